@@ -1,0 +1,1 @@
+"""Benchmarks: distributions over episodes."""

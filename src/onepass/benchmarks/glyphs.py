@@ -1,0 +1,116 @@
+"""Procedural handwriting: as many classes as anyone wants, no files.
+
+A class is a few smooth strokes that follow from its number alone, on every machine the same; a
+sample is that class redrawn by another hand.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from onepass.benchmarks.bank import Bank, check_enough, sample_bank, split_shots, to_unit
+from onepass.benchmarks.base import Benchmark
+from onepass.benchmarks.hand import bounds, draw_by_hand
+from onepass.episodes import Split
+from onepass.registry import BENCHMARKS
+from onepass.targets import Classes
+
+STROKES, POINTS = 4, 10
+TRAITS = 8  # numbers that make a stroke
+CLASSES = 2**30  # in each split
+FIRST: dict[Split, int] = {"train": 0, "validation": CLASSES, "test": 2 * CLASSES}
+
+
+@BENCHMARKS.add("glyphs")
+class Glyphs(Benchmark):
+    """With `bank` > 0, meta-training uses that many classes of `bank_samples` drawings, made once."""
+
+    def __init__(self, size: int = 32, bank: int = 0, bank_samples: int = 20):
+        if size < 8 or bank < 0 or bank_samples < 1:
+            raise ValueError(
+                f"size {size}, bank {bank}, bank_samples {bank_samples}: "
+                "a drawing needs at least 8 pixels, a bank at least 1 sample of each class"
+            )
+        self.size, self.bank, self.bank_samples = size, bank, bank_samples
+        self.x_shape = (1, size, size)
+        self._banks: dict[torch.device, Bank] = {}
+
+    def target(self, spec):
+        return Classes(spec.tasks)
+
+    def sample(self, split, spec, batch, rng):
+        if split == "train" and self.bank:
+            check_enough("the bank of glyphs", self.bank, self.bank_samples, spec)
+            return sample_bank(self._bank(rng.device), spec, batch, rng)
+        ids = _different(spec.tasks, batch, rng) + FIRST[split]
+        images = self.draw(ids.flatten(), spec.shots + spec.queries, rng)
+        return split_shots(to_unit(images).unflatten(0, (batch, spec.tasks)), spec)
+
+    def draw(self, ids: Int[Tensor, " N"], samples: int, rng: torch.Generator) -> Tensor:
+        """[N, samples, 1, size, size]: each class redrawn a few times."""
+        strokes, count = template(ids)
+        many = (part.repeat_interleave(samples, 0) for part in (strokes, count))
+        return draw_by_hand(*many, rng, self.size).unflatten(0, (-1, samples))
+
+    def _bank(self, device: torch.device) -> Bank:
+        if device not in self._banks:
+            # drawn once, the same in every run
+            rng = torch.Generator(device).manual_seed(0)
+            images = self.draw(torch.arange(self.bank, device=device), self.bank_samples, rng)
+            start = torch.arange(self.bank, device=device) * self.bank_samples
+            count = torch.full_like(start, self.bank_samples)
+            self._banks[device] = Bank(images.flatten(0, 1), start, count)
+        return self._banks[device]
+
+
+def _different(tasks: int, batch: int, rng: torch.Generator) -> Int[Tensor, "B K"]:
+    """Class numbers below CLASSES, never twice in an episode: task k has numbers k modulo tasks."""
+    shape = batch, tasks
+    block = torch.randint(CLASSES // tasks, shape, generator=rng, device=rng.device)
+    return block * tasks + torch.arange(tasks, device=rng.device)
+
+
+def template(
+    ids: Int[Tensor, " N"],
+) -> tuple[Float[Tensor, "N strokes points 2"], Int[Tensor, " N"]]:
+    """The strokes of each class in the unit square, and how many it has.
+
+    A stroke is a path of some length whose heading turns steadily and sways; all but the first
+    start on the one before, as most real characters do.
+    """
+    traits = hashed_uniform(ids, 1 + STROKES * TRAITS)
+    count = 1 + (traits[:, 0] * STROKES).long()
+    heading, turn, sway, phase, length, begin, offset_x, offset_y = (
+        traits[:, 1:].view(-1, STROKES, TRAITS).unbind(-1)
+    )
+    along = torch.linspace(0, 1, POINTS, device=ids.device)
+    angle = 2 * math.pi * heading[..., None]
+    # cubed, so that nearly straight strokes and full loops both are common
+    angle = angle + 8 * ((2 * turn[..., None] - 1) ** 3) * along
+    angle = angle + 1.5 * sway[..., None] * torch.sin(2 * math.pi * (along + phase[..., None]))
+    step = (0.25 + 0.75 * length)[..., None, None] / (POINTS - 1)
+    way = torch.stack([angle.cos(), angle.sin()], -1) * step
+    path = torch.cat([torch.zeros_like(way[:, :, :1]), way[:, :, 1:].cumsum(2)], 2)
+    strokes = [path[:, 0]]
+    for m in range(1, STROKES):
+        place = (begin[:, m] * POINTS).long()
+        anchor = strokes[-1][torch.arange(len(ids), device=ids.device), place]
+        offset = 0.5 * torch.stack([offset_x[:, m], offset_y[:, m]], -1) - 0.25
+        strokes.append(path[:, m] + (anchor + offset)[:, None])
+    points = torch.stack(strokes, 1)
+    drawn = torch.arange(STROKES, device=ids.device) < count[:, None]
+    centre, edge = bounds(points, drawn)
+    return (points - centre[:, None, None]) / edge[:, None, None] + 0.5, count
+
+
+def hashed_uniform(ids: Int[Tensor, " N"], columns: int) -> Float[Tensor, "N columns"]:
+    """Numbers in [0, 1) that depend on id and column alone: splitmix64, in wrapping int64."""
+    golden = -7046029254386353131
+    word = ids[:, None] * columns + torch.arange(columns, device=ids.device)
+    word = (word + 1) * golden
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685), (31, 1)):
+        # torch shifts arithmetically; the mask makes it logical
+        word = (word ^ ((word >> shift) & (2 ** (64 - shift) - 1))) * factor
+    return ((word >> 40) & (2**24 - 1)).float() / 2**24

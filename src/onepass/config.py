@@ -1,0 +1,143 @@
+"""What a run is, in full: frozen, validated, the same after a trip through JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from onepass.episodes import EpisodeSpec, Order
+from onepass.objectives import Objective
+from onepass.registry import BENCHMARKS, LEARNERS
+
+STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Component:
+    """A benchmark or learner by name (or `MODULE:CLASS`), and what to build it with."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=STRICT)
+class Config:
+    benchmark: Component
+    learner: Component
+    recipe: str = "paper"
+    seed: int = 0
+    # episodes
+    tasks: int = Field(20, ge=1)
+    shots: int = Field(5, ge=1)
+    queries: int = Field(5, ge=1)
+    order: Order = "blocked"
+    # meta-training
+    steps: int = Field(50_000, ge=1)
+    batch: int = Field(16, ge=1)
+    accumulate: int = Field(1, ge=1)  # a step in this many parts, for a card it does not fit
+    rate: float = Field(1e-4, gt=0)
+    halve_every: int = Field(10_000, ge=1)  # steps after which the rate is halved
+    precision: Literal["float32", "bf16"] = "float32"
+    # what is asked while meta-training
+    objective: Objective = "final"
+    objective_steps: int | None = Field(None, ge=0)  # then `final`; None: all steps
+    guidance: float = Field(1.0, ge=0)  # weight of the attention loss
+    guidance_steps: int | None = Field(None, ge=0)  # None: a fifth of the steps, at most 10,000
+    # how often
+    log_every: int = Field(50, ge=1)
+    checkpoint_every: int = Field(1_000, ge=1)
+    evaluate_every: int = Field(0, ge=0)  # 0: only at the end
+    evaluation_episodes: int = Field(1_024, ge=1)
+    evaluation_batch: int = Field(32, ge=1)
+
+    @property
+    def spec(self) -> EpisodeSpec:
+        return EpisodeSpec(self.tasks, self.shots, self.queries, self.order)
+
+    def guided(self, step: int) -> bool:
+        """Whether attention is guided in this step (counted from 0)."""
+        steps = self.guidance_steps
+        return self.guidance > 0 and step < (
+            min(self.steps // 5, 10_000) if steps is None else steps
+        )
+
+    def objective_at(self, step: int) -> Objective:
+        steps = self.steps if self.objective_steps is None else self.objective_steps
+        return self.objective if step < steps else "final"
+
+    def rate_at(self, step: int) -> float:
+        return self.rate * 0.5 ** (step // self.halve_every)
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    return asdict(config)
+
+
+def from_json(content: dict[str, Any]) -> Config:
+    try:
+        return TypeAdapter(Config).validate_python(content)
+    except ValidationError as error:
+        raise ValueError(_first(error)) from error
+
+
+def override(config: Config, assignments: Sequence[str]) -> Config:
+    """`steps=1000`, `learner.layers=2`, `benchmark.noise=0`; a bare learner option will do too."""
+    names = [field.name for field in fields(config)]
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{assignment!r} is not of the form key=value, such as steps=1000")
+        owner, dot, option = key.partition(".")
+        if dot and owner in ("learner", "benchmark"):
+            component = getattr(config, owner)
+        elif key in names and key not in ("learner", "benchmark"):
+            config = from_json(to_json(config) | {key: _value(text)})
+            continue
+        elif key in LEARNERS.options(config.learner.name):
+            owner, option, component = "learner", key, config.learner
+        else:
+            raise ValueError(_unknown(config, key, names))
+        options = component.options | {option: _value(text)}
+        config = replace(config, **{owner: replace(component, options=options)})
+    return config
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """`key: old, now new` for whatever two configs do not share."""
+    before, after = _flat(to_json(old)), _flat(to_json(new))
+    keys = [key for key in before | after if before.get(key) != after.get(key)]
+    return [f"{key} was {before.get(key)}, now {after.get(key)}" for key in keys]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _unknown(config: Config, key: str, names: list[str]) -> str:
+    settings = ", ".join(name for name in names if name not in ("learner", "benchmark"))
+    learner = ", ".join(f"learner.{name}" for name in LEARNERS.options(config.learner.name))
+    data = ", ".join(f"benchmark.{name}" for name in BENCHMARKS.options(config.benchmark.name))
+    return f"no setting {key!r}; there are: {settings}; {learner}; {data}"
+
+
+def _value(text: str) -> Any:
+    """A number, true, false, null or a list where it reads as one; otherwise the text."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"])
+    return f"{where}={problem['input']}: {problem['msg']}"

@@ -1,0 +1,130 @@
+"""x to a vector, example by example. Image encoders end flat; vector encoders are an MLP."""
+
+import math
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Norm = Literal["batch", "group", "none"]
+CHANNELS = (32, 64, 128, 256, 256)
+
+
+class Encoder(nn.Sequential):
+    """Layers that end in `features` numbers."""
+
+    def __init__(self, *layers: nn.Module, features: int):
+        super().__init__(*layers)
+        self.features = features
+
+
+def make_norm(norm: Norm, channels: int, axes: int) -> nn.Module:
+    """`batch` mixes the examples of a call while training; `group` looks at one example alone."""
+    if norm == "batch":
+        return nn.BatchNorm2d(channels) if axes == 2 else nn.BatchNorm1d(channels)
+    if norm == "group":
+        return nn.GroupNorm(min(8, channels) if axes == 2 else 1, channels)
+    if norm == "none":
+        return nn.Identity()
+    raise ValueError(f"norm is {norm!r}; there are: {', '.join(get_args(Norm))}")
+
+
+def mlp(inputs: int, width: int, norm: Norm = "batch") -> Encoder:
+    """Three times linear, norm, ReLU."""
+    layers = []
+    for before in (inputs, width, width):
+        layers += [nn.Linear(before, width, bias=False), make_norm(norm, width, 0), nn.ReLU()]
+    return Encoder(*layers, features=width)
+
+
+def cnn(
+    x_shape: tuple[int, ...],
+    norm: Norm = "batch",
+    channels: tuple[int, ...] = CHANNELS,
+    strides: tuple[int, ...] = (1, 2, 2, 2, 2),
+) -> Encoder:
+    """3x3 convolutions; the published one is 32-64-128-256-256."""
+    layers, before = [], x_shape[0]
+    for after, stride in zip(channels, strides, strict=True):
+        convolution = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        layers += [convolution, make_norm(norm, after, 2), nn.ReLU()]
+        before = after
+    return _flat(layers, x_shape, channels[-1], math.prod(strides))
+
+
+def cnn_small(x_shape: tuple[int, ...], norm: Norm = "batch") -> Encoder:
+    """A tenth of the work of `cnn`, for small machines."""
+    return cnn(x_shape, norm, channels=(16, 32, 64, 64), strides=(2, 2, 2, 2))
+
+
+def resnet(x_shape: tuple[int, ...], norm: Norm = "batch") -> Encoder:
+    """ResNet-18 at half its width, with a 3x3 stem, no max-pooling and stride 2 in every stage."""
+    stem = nn.Conv2d(x_shape[0], 32, 3, 1, padding=1, bias=False)
+    layers, before = [stem, make_norm(norm, 32, 2), nn.ReLU()], 32
+    for after in (32, 64, 128, 256):
+        layers += [_Residual(before, after, 2, norm), _Residual(after, after, 1, norm)]
+        before = after
+    encoder = _flat(layers, x_shape, 256, 2**4)
+    for module in encoder.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+    return encoder
+
+
+class _Residual(nn.Module):
+    def __init__(self, before: int, after: int, stride: int, norm: Norm):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(before, after, 3, stride, padding=1, bias=False),
+            make_norm(norm, after, 2),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, 1, padding=1, bias=False),
+            make_norm(norm, after, 2),
+        )
+        shortcut = nn.Conv2d(before, after, 1, stride, bias=False), make_norm(norm, after, 2)
+        self.shortcut = nn.Sequential(*shortcut) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def _flat(layers: list[nn.Module], x_shape: tuple[int, ...], channels: int, stride: int) -> Encoder:
+    # padded 3x3 convolutions round each edge up
+    height, width = (math.ceil(edge / stride) for edge in x_shape[1:])
+    return Encoder(*layers, nn.Flatten(), features=channels * height * width)
+
+
+IMAGE_ENCODERS: dict[str, Callable[..., Encoder]] = {
+    "cnn": cnn,
+    "cnn_small": cnn_small,
+    "resnet": resnet,
+}
+
+
+def make_encoder(
+    x_shape: tuple[int, ...], width: int, encoder: str = "auto", norm: Norm = "batch"
+) -> Encoder:
+    """The encoder called `encoder`; `auto` is the CNN for images and the MLP for vectors.
+
+    The MLP is `width` wide; an image encoder has the features its last map has.
+    """
+    names = ["mlp"] if len(x_shape) == 1 else [*IMAGE_ENCODERS]
+    name = names[0] if encoder == "auto" else encoder
+    if name not in names:
+        raise ValueError(
+            f"no encoder {name!r} for inputs of shape {tuple(x_shape)}; there are: {', '.join(names)}"
+        )
+    if name == "mlp":
+        return mlp(x_shape[0], width, norm)
+    return IMAGE_ENCODERS[name](x_shape, norm)
+
+
+def make_embedder(
+    x_shape: tuple[int, ...], width: int, encoder: str = "auto", norm: Norm = "batch"
+) -> Encoder:
+    """An encoder that ends in `width` features: images are projected, the MLP already does."""
+    body = make_encoder(x_shape, width, encoder, norm)
+    if len(x_shape) == 1:
+        return body
+    return Encoder(*body, nn.Linear(body.features, width), features=width)

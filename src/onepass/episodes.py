@@ -1,0 +1,63 @@
+"""A batch of episodes: a stream to learn from, and queries to answer afterwards."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Order = Literal["blocked", "shuffled"]
+Split = Literal["train", "validation", "test"]
+
+
+class Examples(NamedTuple):
+    x: Tensor  # [B, N, *x_shape]
+    y: Tensor  # [B, N] class ids, [B, N, C] code tokens, or [B, N, O] vectors
+    task: Tensor  # [B, N] which task each example came from; learners never see it
+
+
+class Episodes(NamedTuple):
+    train: Examples
+    test: Examples
+    codes: Tensor | None = None  # [B, K, C] the code of each class, where y is one
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """How many tasks, how many examples of each to learn from, how many to be asked about."""
+
+    tasks: int = 20
+    shots: int = 5
+    queries: int = 5
+    order: Order = "blocked"
+
+    def __post_init__(self):
+        for name in ("tasks", "shots", "queries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; an episode needs at least 1")
+        if self.order not in ("blocked", "shuffled"):
+            raise ValueError(f"order is {self.order!r}; there are: blocked, shuffled")
+
+    @property
+    def length(self) -> int:
+        return self.tasks * self.shots
+
+
+def task_ids(tasks: int, per_task: int, batch: int, device: torch.device) -> Tensor:
+    """[B, tasks * per_task]: task 0 `per_task` times, then task 1, ..."""
+    return torch.arange(tasks, device=device).repeat_interleave(per_task).expand(batch, -1)
+
+
+def distinct(batch: tuple[int, ...], among: int, count: int, rng: torch.Generator) -> Tensor:
+    """[*batch, count] indices below `among`, uniform, none twice in a row."""
+    return torch.rand(*batch, among, generator=rng, device=rng.device).topk(count).indices
+
+
+def arranged(examples: Examples, order: Order, rng: torch.Generator) -> Examples:
+    """The same examples, in the order asked for; they come task after task."""
+    if order == "blocked":
+        return examples
+    length = examples.x.shape[1]
+    shuffle = distinct((examples.x.shape[0],), length, length, rng)
+    rows = torch.arange(len(shuffle), device=shuffle.device)[:, None]
+    return Examples(*(field[rows, shuffle] for field in examples))

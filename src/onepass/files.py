@@ -1,0 +1,61 @@
+"""Files written whole or not at all, and where the project keeps its own."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+
+def cache_dir() -> Path:
+    """Where prepared data lives: `ONEPASS_CACHE`, or the user's cache folder."""
+    given = os.environ.get("ONEPASS_CACHE")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(given) if given else Path(base) / "onepass"
+
+
+def data_dir() -> Path | None:
+    """Where a person keeps downloaded files: `ONEPASS_DATA`, if set."""
+    given = os.environ.get("ONEPASS_DATA")
+    return Path(given) if given else None
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Under a temporary name first, then renamed: readers see the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise OSError(f"could not write {path}: {error.strerror or error}") from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill that becomes `path` at the end; if another process was first, theirs stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield temporary
+        try:
+            os.replace(temporary, path)
+        except OSError:
+            if not path.is_dir():
+                raise
+    except OSError as error:
+        raise OSError(f"could not write {path}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""Learners: what observes a stream of examples and answers queries."""

@@ -1,0 +1,150 @@
+"""Continual learning as sequence modelling: the state of a sequence model is what was learned.
+
+The stream x1, y1, x2, y2, ... becomes tokens; a query is one more x, read from the state as it is.
+"""
+
+from functools import partial
+from typing import Literal
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from onepass.encoders import Encoder, Norm, make_embedder
+from onepass.learner import Learner
+from onepass.mixers.base import Mixer
+from onepass.mixers.stack import Block, Position, Stack
+from onepass.registry import LEARNERS, MIXERS
+from onepass.targets import Classes, Target
+
+
+class Interleaved(nn.Module):
+    """One token per x, then one per token of y, as in the paper."""
+
+    def __init__(self, width: int, target: Target):
+        super().__init__()
+        self.per_example = 1 + target.tokens
+
+    def stream(self, z: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([z[:, :, None], y], dim=2).flatten(1, 2)
+
+    def queries(self, z: Tensor, answers: Tensor) -> Tensor:
+        return torch.cat([z[:, :, None], answers[:, :, :-1]], dim=2)
+
+
+class Joint(nn.Module):
+    """One token per example, the sum of what x and y say; a query is a token whose y is unknown."""
+
+    def __init__(self, width: int, target: Target):
+        super().__init__()
+        if target.tokens > 1:
+            raise ValueError(f"joint tokens hold codes of 1 token, and code_length is {target.tokens}")
+        self.per_example = 1
+        self.unknown = nn.Parameter(torch.zeros(width))
+
+    def stream(self, z: Tensor, y: Tensor) -> Tensor:
+        return z + y[:, :, 0]
+
+    def queries(self, z: Tensor, answers: Tensor) -> Tensor:
+        return (z + self.unknown)[:, :, None]
+
+
+class SequenceLearner(Learner):
+    def __init__(
+        self,
+        encoder: Encoder,
+        target: Target,
+        tokens: Interleaved | Joint,
+        mixer: Mixer,
+        norm: Norm = "batch",
+    ):
+        super().__init__()
+        self.encoder, self.target, self.tokens, self.mixer = encoder, target, tokens, mixer
+        self.embed_y = target.embedding(encoder.features, norm)
+        self.head = nn.Linear(encoder.features, target.outputs)
+
+    def encode_y(self, y):
+        return self.embed_y(y)
+
+    def init_state(self, batch):
+        return self.mixer.init_state(batch)
+
+    def observe(self, state, z, y):
+        _, state = self.mixer.scan(self.tokens.stream(z, y), state)
+        return state
+
+    def predict(self, state, z):
+        return self.head(self.mixer.peek(self._alone(z), state))[:, :, 0]
+
+    def spell(self, state, z, answers):
+        return self._spelled(self.head(self.mixer.peek(self.tokens.queries(z, answers), state)))
+
+    def score(self, state, z, codes):
+        if self.target.tokens == 1:
+            return super().score(state, z, codes)
+        return torch.stack([self._likelihood(state, z, code) for code in codes.unbind(1)], -1)
+
+    def episode(self, encoded, stop, own=None):
+        per_example = self.tokens.per_example
+        stream = self.tokens.stream(encoded.z, encoded.y)
+        queries = self.tokens.queries(encoded.queries, encoded.answers)
+        own = None if own is None else own.repeat_interleave(per_example, dim=2)
+        mixed = self.mixer.mix(stream, queries, stop * per_example, own)
+        return self._spelled(self.head(mixed.queries)), mixed.guidance
+
+    def _alone(self, z: Tensor) -> Tensor:
+        """Queries with nothing of their answer given."""
+        return self.tokens.queries(z, z.new_zeros(*z.shape[:2], 1, z.shape[-1]))
+
+    def _spelled(self, logits: Tensor) -> Tensor:
+        return logits if self.target.tokens > 1 else logits[:, :, 0]
+
+    def _likelihood(self, state, z: Tensor, code: Tensor) -> Tensor:
+        """Log-likelihood of one code per episode, for every query."""
+        code = code[:, None].expand(-1, z.shape[1], -1)
+        logits = self.spell(state, z, self.embed_y(code)).log_softmax(-1)
+        return logits.gather(-1, code[..., None])[..., 0].sum(-1)
+
+
+@LEARNERS.add("sequence")
+def sequence(
+    x_shape: tuple[int, ...],
+    target: Target,
+    mixer: str = "attention",
+    width: int = 512,
+    layers: int = 4,
+    heads: int = 8,
+    hidden: int = 0,
+    dropout: float = 0.1,
+    encoder: str = "auto",
+    norm: Norm = "batch",
+    block_norm: Literal["none", "layer"] = "none",
+    tokens: Literal["interleaved", "joint"] = "interleaved",
+    vocabulary: int = 0,
+    code_length: int = 1,
+) -> SequenceLearner:
+    """Any mixer, stacked. `hidden` 0 is twice the width; `vocabulary` 0 is one token per class."""
+    if width < 2 or width % 2:
+        raise ValueError(f"width is {width}; the position code needs an even one")
+    if isinstance(target, Classes):
+        target = target.coded(vocabulary, code_length)
+    blocks = [
+        Block(
+            MIXERS.build(mixer, width, heads=heads), width, hidden or 2 * width, dropout, block_norm
+        )
+        for _ in range(layers)
+    ]
+    form = Interleaved if tokens == "interleaved" else Joint
+    return SequenceLearner(
+        make_embedder(x_shape, width, encoder, norm),
+        target,
+        form(width, target),
+        Stack([Position(width), *blocks]),
+        norm,
+    )
+
+
+LEARNERS.add("transformer")(sequence)
+LEARNERS.add("transformer_s")(partial(sequence, width=256, layers=2, heads=4))
+LEARNERS.add("transformer_m")(partial(sequence, layers=2))
+LEARNERS.add("transformer_xl")(partial(sequence, width=1024, heads=16))

@@ -1,0 +1,1 @@
+"""Sequence mixers: what carries information along a stream of tokens."""

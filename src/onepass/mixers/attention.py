@@ -1,0 +1,103 @@
+"""Softmax attention over everything seen so far. The state is the list of keys and values."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from onepass.mixers.base import Mixed, Mixer
+from onepass.registry import MIXERS
+
+
+class KeysValues(NamedTuple):
+    keys: Float[Tensor, "B H T K"]
+    values: Float[Tensor, "B H T K"]
+
+
+@MIXERS.add("attention")
+class Attention(Mixer):
+    def __init__(self, width: int, heads: int = 8):
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"a width of {width} does not divide into {heads} heads")
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def _project(self, x):
+        return rearrange(self.qkv(x), "b l (three h k) -> three b h l k", three=3, h=self.heads)
+
+    def init_state(self, batch):
+        empty = self.qkv.weight.new_zeros(batch, self.heads, 0, self.out.in_features // self.heads)
+        return KeysValues(empty, empty)
+
+    def step(self, x, state):
+        output, state = self.scan(x[:, None], state)
+        return output[:, 0], state
+
+    def scan(self, x, state):
+        q, k, v = self._project(x)
+        past, new = state.keys.shape[2], x.shape[1]
+        keys, values = torch.cat([state.keys, k], 2), torch.cat([state.values, v], 2)
+        # tokens that follow a past need a shifted triangle, which only an explicit mask can say
+        shifted = past > 0 and new > 1
+        visible = x.new_ones(new, past + new, dtype=torch.bool).tril(past) if shifted else None
+        mixed = F.scaled_dot_product_attention(q, keys, values, visible, is_causal=past == 0)
+        return self.out(rearrange(mixed, "b h l k -> b l (h k)")), KeysValues(keys, values)
+
+    def peek(self, x, state):
+        mixed, _ = _read(*self._project(x.flatten(1, 2)), state, x.shape[2])
+        return self.out(rearrange(mixed, "b h l k -> b l (h k)")).unflatten(1, x.shape[1:3])
+
+    def mix(self, x, queries, stop, own=None):
+        length = x.shape[1]
+        q, k, v = self._project(torch.cat([x, queries.flatten(1, 2)], 1))
+        stream = KeysValues(k[:, :, :length], v[:, :, :length])
+        along = F.scaled_dot_product_attention(q[:, :, :length], *stream, is_causal=True)
+        visible = torch.arange(length, device=x.device) < stop[..., None]
+        asked = (part[:, :, length:] for part in (q, k, v))
+        answers, past = _read(*asked, stream, queries.shape[2], visible)
+        mixed = self.out(rearrange(torch.cat([along, answers], 2), "b h l k -> b l (h k)"))
+        guidance = x.new_zeros(()) if own is None else _misplaced(past[:, : self.heads // 2], own)
+        return Mixed(
+            mixed[:, :length], mixed[:, length:].unflatten(1, queries.shape[1:3]), guidance
+        )
+
+
+def _read(
+    q: Float[Tensor, "B H L K"],
+    k: Float[Tensor, "B H L K"],
+    v: Float[Tensor, "B H L K"],
+    state: KeysValues,
+    chunk: int,
+    visible: Bool[Tensor, "B Q T"] | None = None,
+) -> tuple[Float[Tensor, "B H L K"], Float[Tensor, "B H Q C T"]]:
+    """Queries of `chunk` tokens, each seeing the (visible) past and itself; also the past's logits."""
+    scale = q.shape[-1] ** -0.5
+    past = torch.einsum("bhlk,bhtk->bhlt", q * scale, state.keys).unflatten(2, (-1, chunk))
+    if visible is not None:
+        past = past.masked_fill(~visible[:, None, :, None], -torch.inf)
+    q, k, v = (part.unflatten(2, (-1, chunk)) for part in (q, k, v))
+    self_ = torch.einsum("bhqck,bhqdk->bhqcd", q * scale, k)
+    later = q.new_ones(chunk, chunk, dtype=torch.bool).triu(1)
+    logits = torch.cat([past, self_.masked_fill(later, -torch.inf)], -1)
+    weight = logits.softmax(-1).to(v.dtype)
+    from_past, from_self = weight[..., :-chunk], weight[..., -chunk:]
+    mixed = torch.einsum("bhlt,bhtk->bhlk", from_past.flatten(2, 3), state.values)
+    return mixed + torch.einsum("bhqcd,bhqdk->bhqck", from_self, v).flatten(2, 3), past
+
+
+def _misplaced(
+    logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]
+) -> Float[Tensor, ""]:
+    """Cross-entropy of the right task under the attention on past tokens, one guess per task.
+
+    The weight of a task is the sum over its tokens, so the log-sum-exp over tasks is the one over
+    all tokens, and only the right task's own sum is needed beside it.
+    """
+    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
+    mine = logits.masked_fill(~own[:, None, :, None], -torch.inf)
+    return (logits.logsumexp(-1) - mine.logsumexp(-1)).mean()

@@ -1,0 +1,51 @@
+"""What meta-training asks: when each query is put, and where attention should look."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from onepass.episodes import Episodes
+from onepass.learner import Learner, encode_episodes
+
+Objective = Literal["final", "midstream"]
+
+
+class MetaLoss(NamedTuple):
+    loss: Float[Tensor, ""]  # of the answers
+    guidance: Float[Tensor, ""]  # of the attention
+    error: Float[Tensor, ""]  # what a person would count
+
+
+def final(episodes: Episodes, tasks: int, rng: torch.Generator) -> Int[Tensor, "B Q"]:
+    """Every query after the whole stream."""
+    return torch.full_like(episodes.test.task, episodes.train.x.shape[1])
+
+
+def midstream(episodes: Episodes, tasks: int, rng: torch.Generator) -> Int[Tensor, "B Q"]:
+    """Each query at the end of its own or of a random later task, all equally likely."""
+    task = episodes.train.task
+    place = torch.arange(1, task.shape[1] + 1, device=task.device).expand_as(task)
+    end = place.new_zeros(len(task), tasks).scatter_reduce(1, task, place, "amax")
+    own = end.gather(1, episodes.test.task)
+    keys = torch.rand(*own.shape, tasks, generator=rng, device=own.device)
+    later = end[:, None] >= own[..., None]
+    choice = keys.masked_fill(~later, -1).argmax(-1)
+    return end.gather(1, choice)
+
+
+OBJECTIVES = {"final": final, "midstream": midstream}
+
+
+def meta_loss(
+    learner: Learner, episodes: Episodes, stop: Int[Tensor, "B Q"], guided: bool = False
+) -> MetaLoss:
+    """Mean loss of the queries, each put after its own stop."""
+    encoded = encode_episodes(learner, episodes)
+    own = episodes.test.task[:, :, None] == episodes.train.task[:, None] if guided else None
+    prediction, guidance = learner.episode(encoded, stop, own)
+    loss = learner.target.loss(prediction, episodes.test.y).mean()
+    with torch.no_grad():
+        error = learner.target.error(prediction, episodes.test.y).mean()
+    return MetaLoss(loss, guidance, error)

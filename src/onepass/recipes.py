@@ -1,0 +1,50 @@
+"""Recipes: functions that fill in a Config. The docstring of each is its card."""
+
+from collections.abc import Callable
+
+from onepass.config import Component, Config
+
+# what the published numbers were made with where it differs from what is right
+PUBLISHED_BENCHMARKS = {"omniglot": {"validation": 0.0}}
+
+
+def paper(benchmark: str, learner: str) -> Config:
+    """Whatever made the published numbers, quirks included (no validation classes, batch-norm).
+
+    onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
+    """
+    options = PUBLISHED_BENCHMARKS.get(benchmark, {})
+    return Config(Component(benchmark, options), Component(learner), recipe="paper")
+
+
+def quickstart(benchmark: str, learner: str) -> Config:
+    """A small learner that gets there in minutes on two CPU cores, and is meant for `glyphs`.
+
+    onepass train glyphs transformer --recipe quickstart
+    """
+    bank = {"bank": 1_000, "bank_samples": 16} if benchmark == "glyphs" else {}
+    small = {"width": 128, "layers": 2, "heads": 4, "dropout": 0.0, "block_norm": "layer"}
+    options = {"encoder": "cnn_small"} | (small if learner == "transformer" else {})
+    return Config(
+        Component(benchmark, bank),
+        Component(learner, options),
+        recipe="quickstart",
+        tasks=5,
+        shots=3,
+        queries=3,
+        steps=1_000,
+        rate=1e-3,
+        halve_every=300,
+        guidance_steps=300,
+        checkpoint_every=250,
+        evaluation_episodes=256,
+    )
+
+
+RECIPES: dict[str, Callable[[str, str], Config]] = {"paper": paper, "quickstart": quickstart}
+
+
+def make_config(recipe: str, benchmark: str, learner: str) -> Config:
+    if recipe not in RECIPES:
+        raise ValueError(f"no recipe {recipe!r}; there are: {', '.join(RECIPES)}")
+    return RECIPES[recipe](benchmark, learner)

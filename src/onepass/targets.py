@@ -1,0 +1,152 @@
+"""What y is: how to embed it, how to read a prediction of it, how to score that."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from onepass.encoders import Norm, mlp
+from onepass.episodes import Episodes, distinct
+
+
+@dataclass(frozen=True)
+class Classes:
+    """One of `classes` classes, named in each episode by a fresh random code.
+
+    A code is `length` tokens over a vocabulary; by default one token, one per class. With one
+    token y is [B, N] and a prediction [B, Q, V]; with more they are [B, N, C] and [B, Q, C, V].
+    """
+
+    classes: int
+    vocabulary: int = 0  # 0: as many tokens as classes
+    length: int = 1
+
+    def __post_init__(self):
+        if self.classes < 1 or self.length < 1 or self.vocabulary < 0:
+            raise ValueError(f"{self} makes no sense: counts start at 1")
+        if self.outputs**self.length < self.classes:
+            raise ValueError(
+                f"{self.classes} classes need as many codes, and {self.length} token(s) over a "
+                f"vocabulary of {self.outputs} make only {self.outputs**self.length}: "
+                "raise vocabulary or code_length, or lower tasks"
+            )
+
+    @property
+    def outputs(self) -> int:
+        return self.vocabulary or self.classes
+
+    @property
+    def tokens(self) -> int:
+        return self.length
+
+    def coded(self, vocabulary: int, length: int) -> "Classes":
+        """The same classes under other codes."""
+        return replace(self, vocabulary=vocabulary, length=length)
+
+    def embedding(self, width: int, norm: Norm) -> nn.Module:
+        return CodeEmbedding(self.outputs, width)
+
+    def draw_codes(self, batch: int, classes: int, rng: torch.Generator) -> Int[Tensor, "B K C"]:
+        """A code book per episode: `classes` different codes, uniform."""
+        index = distinct((batch,), self.outputs**self.length, classes, rng)
+        place = self.outputs ** torch.arange(self.length, device=index.device)
+        return index[..., None] // place % self.outputs
+
+    def label(self, episodes: Episodes, classes: int, rng: torch.Generator) -> Episodes:
+        """Class ids replaced by codes from a fresh book."""
+        codes = self.draw_codes(episodes.train.y.shape[0], classes, rng)
+        return Episodes(
+            episodes.train._replace(y=self.spell(episodes.train.y, codes)),
+            episodes.test._replace(y=self.spell(episodes.test.y, codes)),
+            codes,
+        )
+
+    def spell(self, classes: Int[Tensor, "B N"], codes: Int[Tensor, "B K C"]) -> Int[Tensor, "..."]:
+        """The code of each class, [B, N] where it is one token, [B, N, C] otherwise."""
+        rows = torch.arange(len(codes), device=codes.device)[:, None]
+        spelled = codes[rows, classes]
+        return spelled[..., 0] if self.length == 1 else spelled
+
+    def decode(self, prediction: Tensor) -> Tensor:
+        return prediction.softmax(-1)
+
+    def loss(self, prediction: Tensor, y: Tensor) -> Float[Tensor, "B Q"]:
+        tokens = F.cross_entropy(prediction.flatten(0, -2), y.flatten(), reduction="none")
+        return tokens.view(*y.shape[:2], -1).mean(-1)
+
+    def error(self, prediction: Tensor, y: Tensor) -> Float[Tensor, "B Q"]:
+        wrong = prediction.argmax(-1) != y
+        return wrong.view(*y.shape[:2], -1).any(-1).to(prediction.dtype)
+
+
+class CodeEmbedding(nn.Embedding):
+    """Class tokens [B, N] or codes [B, N, C] to [B, N, C, D]."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input.view(*input.shape[:2], -1))
+
+
+class VectorEmbedding(nn.Module):
+    """Vectors [B, N, O] to one token each, [B, N, 1, D]."""
+
+    def __init__(self, outputs: int, width: int, norm: Norm):
+        super().__init__()
+        self.body = mlp(outputs, width, norm)
+
+    def forward(self, y: Tensor) -> Tensor:
+        return self.body(y.flatten(0, 1)).unflatten(0, y.shape[:2])[:, :, None]
+
+
+def as_is(prediction: Tensor) -> Tensor:
+    return prediction
+
+
+def direction(prediction: Tensor) -> Tensor:
+    # near the origin the direction is noise, so the norm is floored
+    return prediction / prediction.norm(dim=-1, keepdim=True).clamp(min=0.1)
+
+
+def squared_error(answer: Tensor, y: Tensor) -> Tensor:
+    return (answer - y).square().mean(-1)
+
+
+def cosine_error(answer: Tensor, y: Tensor) -> Tensor:
+    return 1 - (answer * y).sum(-1)
+
+
+@dataclass(frozen=True)
+class Vector:
+    """`outputs` numbers: `decode` maps what a network puts out to an answer, `distance` scores it."""
+
+    outputs: int
+    decode: Callable[[Tensor], Tensor] = as_is
+    distance: Callable[[Tensor, Tensor], Tensor] = squared_error
+    tokens: int = 1
+
+    def embedding(self, width: int, norm: Norm) -> nn.Module:
+        return VectorEmbedding(self.outputs, width, norm)
+
+    def label(self, episodes: Episodes, classes: int, rng: torch.Generator) -> Episodes:
+        return episodes
+
+    def loss(self, prediction: Tensor, y: Tensor) -> Float[Tensor, "B Q"]:
+        return self.distance(self.decode(prediction), y)
+
+    def error(self, prediction: Tensor, y: Tensor) -> Float[Tensor, "B Q"]:
+        return self.loss(prediction, y)
+
+
+def pixels(outputs: int) -> Vector:
+    """Grey values in [-1, 1]."""
+    return Vector(outputs, decode=torch.tanh)
+
+
+def angle() -> Vector:
+    """A direction, as (cos, sin)."""
+    return Vector(2, decode=direction, distance=cosine_error)
+
+
+Target = Classes | Vector

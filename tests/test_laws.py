@@ -1,0 +1,70 @@
+"""Every law on everything registered, and on the variants that options make of it."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onepass import checks
+from onepass.mixers.attention import Attention
+from onepass.mixers.stack import Block, Position, Stack
+from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
+
+SMALL = dict(width=16, layers=2, heads=2, encoder="auto", norm="batch")
+VARIANTS = {
+    "transformer-joint": ("transformer", SMALL | dict(tokens="joint")),
+    "transformer-codes-of-2": ("transformer", SMALL | dict(vocabulary=3, code_length=2)),
+    "transformer-codes-of-3": ("transformer", SMALL | dict(vocabulary=2, code_length=3)),
+    "transformer-layer-norm": ("transformer", SMALL | dict(block_norm="layer", norm="group")),
+}
+
+
+def small(name: str) -> dict:
+    return {key: value for key, value in SMALL.items() if key in LEARNERS.options(name)}
+
+
+LEARNER_CASES = {name: (name, small(name)) for name in LEARNERS} | VARIANTS
+
+
+def build_mixer(name: str):
+    if name == "stack":
+        width = checks.WIDTH
+        blocks = [
+            Block(Attention(width, 2), width, 24, dropout=0.5, norm=norm)
+            for norm in ("none", "layer")
+        ]
+        return Stack([Position(width), *blocks]).double().eval()
+    return MIXERS.build(name, checks.WIDTH, heads=2).double().eval()
+
+
+@pytest.mark.parametrize("law", checks.MIXER_LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("name", [*MIXERS, "stack"])
+def test_mixer(name, law):
+    torch.manual_seed(0)
+    law(build_mixer(name))
+
+
+def laws_of_learners():
+    for case, (name, options) in LEARNER_CASES.items():
+        for label, law in checks.laws_of(name, options):
+            yield pytest.param(law, id=f"{case}: {label}")
+
+
+@pytest.mark.parametrize("law", list(laws_of_learners()))
+def test_learner(law):
+    law()
+
+
+@pytest.mark.parametrize("case", ["pn", "transformer", "transformer-codes-of-2"])
+@settings(max_examples=15, deadline=None)
+@given(cuts=st.lists(st.integers(0, checks.SPEC.length), max_size=6).map(sorted))
+def test_chunking_is_invisible_wherever_it_is_cut(case, cuts):
+    torch.manual_seed(0)
+    name, options = LEARNER_CASES[case]
+    checks.check_chunking_is_invisible(*checks._learner(name, options, "glyphs"), cuts)
+
+
+@pytest.mark.parametrize("law", checks.BENCHMARK_LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("name", ["glyphs", "sine"])
+def test_benchmark(name, law):
+    law(BENCHMARKS.build(name))
