@@ -1,4 +1,4 @@
-"""The laws. Every mixer, learner and benchmark passes these; a new one is tested by being registered.
+"""The laws. Every mixer, learner and benchmark passes them; a new one is tested by registering it.
 
 They run in float64, where only a wrong formula is 1e-9 off, and in eval mode.
 """
@@ -16,7 +16,7 @@ from onepass.benchmarks.base import Benchmark, draw
 from onepass.episodes import Episodes, EpisodeSpec
 from onepass.learner import Learner, encode_episodes, probe
 from onepass.mixers.base import Mixer
-from onepass.objectives import final, meta_loss, midstream
+from onepass.objectives import meta_loss, midstream
 from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
 from onepass.targets import Classes
 from onepass.tree import span, state_bytes
@@ -52,8 +52,8 @@ def check_peek_is_a_dropped_scan(mixer: Mixer):
 
 
 def check_mix_is_scan_and_peek(mixer: Mixer):
-    stop = torch.tensor([[9, 9, 9], [0, 4, 9], [2, 9, 2]])
-    for chunk in (1, 2):
+    stops = torch.tensor([[9, 9, 9], [0, 4, 9], [2, 9, 2]])
+    for chunk, stop in ((1, stops), (2, stops), (1, None), (2, None)):
         x, queries = _tokens(3, 9).requires_grad_(), _tokens(3, 3 * chunk).unflatten(1, (3, chunk))
         fast, slow = mixer.mix(x, queries, stop), Mixer.mix(mixer, x, queries, stop)
         assert_close(fast[:2], slow[:2], **TIGHT)
@@ -84,9 +84,8 @@ def check_chunking_is_invisible(
 def check_streaming_gives_the_same_gradients(learner: Learner, benchmark: Benchmark):
     episodes = _episodes(learner, benchmark)
     parameters = dict(learner.named_parameters())
-    stop = final(episodes, SPEC.tasks, torch.Generator())
     parallel = torch.autograd.grad(
-        meta_loss(learner, episodes, stop).loss, list(parameters.values()), allow_unused=True
+        meta_loss(learner, episodes).loss, list(parameters.values()), allow_unused=True
     )
     *_, streamed = probe(learner, episodes, at=range(1, SPEC.length + 1))
     streaming = torch.autograd.grad(
@@ -111,16 +110,15 @@ def check_midstream_is_stop_by_stop(learner: Learner, benchmark: Benchmark):
 
 
 def check_answers_are_not_leaked(learner: Learner, benchmark: Benchmark):
-    """The last token of a query's own answer is never looked at; earlier ones only by later ones."""
+    """The last token of a query's own answer is never looked at."""
     episodes = _episodes(learner, benchmark)
-    stop = final(episodes, SPEC.tasks, torch.Generator())
     encoded = encode_episodes(learner, episodes)
     spoilt = tree_map(lambda leaf: leaf.clone(), encoded.answers)
     for leaf in tree_leaves(spoilt):
         last = leaf[:, :, -1] if leaf.dim() > 2 else leaf
         last.copy_(torch.zeros_like(last))
-    honest, _ = learner.episode(encoded, stop)
-    blind, _ = learner.episode(encoded._replace(answers=spoilt), stop)
+    honest, _ = learner.episode(encoded)
+    blind, _ = learner.episode(encoded._replace(answers=spoilt))
     assert_close(honest, blind, **EXACT)
 
 
@@ -280,16 +278,14 @@ def _tokens(batch: int, length: int) -> Tensor:
 def _episodes(learner: Learner, benchmark: Benchmark) -> Episodes:
     rng = torch.Generator().manual_seed(0)
     episodes = draw(benchmark, learner.target, "test", SPEC, 2, rng)
-    return tree_map_only(
-        Tensor, lambda t: t.double() if t.is_floating_point() else t, episodes
-    )
+    return tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, episodes)
 
 
 def _draw(benchmark: Benchmark, seed: int) -> Episodes:
     return benchmark.sample("train", SPEC, 5, torch.Generator().manual_seed(seed))
 
 
-def _assert_same_gradients(a: Tensor, b: Tensor, inputs: list[Tensor]):
+def _assert_same_gradients(a: Tensor, b: Tensor, inputs: Sequence[Tensor]):
     weight = torch.randn_like(a)
     gradients = (
         torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True, allow_unused=True)

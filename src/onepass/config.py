@@ -2,17 +2,22 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
-from typing import Any, Literal
+from dataclasses import asdict, field, fields, replace
+from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from onepass.benchmarks.base import Benchmark
 from onepass.episodes import EpisodeSpec, Order
+from onepass.learner import Learner
 from onepass.objectives import Objective
 from onepass.registry import BENCHMARKS, LEARNERS
 
 STRICT = ConfigDict(extra="forbid")
+Positive = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -20,7 +25,7 @@ class Component:
     """A benchmark or learner by name (or `MODULE:CLASS`), and what to build it with."""
 
     name: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -30,28 +35,28 @@ class Config:
     recipe: str = "paper"
     seed: int = 0
     # episodes
-    tasks: int = Field(20, ge=1)
-    shots: int = Field(5, ge=1)
-    queries: int = Field(5, ge=1)
+    tasks: Positive = 20
+    shots: Positive = 5
+    queries: Positive = 5
     order: Order = "blocked"
     # meta-training
-    steps: int = Field(50_000, ge=1)
-    batch: int = Field(16, ge=1)
-    accumulate: int = Field(1, ge=1)  # a step in this many parts, for a card it does not fit
-    rate: float = Field(1e-4, gt=0)
-    halve_every: int = Field(10_000, ge=1)  # steps after which the rate is halved
+    steps: Positive = 50_000
+    batch: Positive = 16
+    accumulate: Positive = 1  # a step in this many parts, for a card it does not fit
+    rate: Annotated[float, Field(gt=0)] = 1e-4
+    halve_every: Positive = 10_000  # steps after which the rate is halved
     precision: Literal["float32", "bf16"] = "float32"
     # what is asked while meta-training
     objective: Objective = "final"
-    objective_steps: int | None = Field(None, ge=0)  # then `final`; None: all steps
-    guidance: float = Field(1.0, ge=0)  # weight of the attention loss
-    guidance_steps: int | None = Field(None, ge=0)  # None: a fifth of the steps, at most 10,000
+    objective_steps: Natural | None = None  # then `final`; None: all steps
+    guidance: Annotated[float, Field(ge=0)] = 1.0  # weight of the attention loss
+    guidance_steps: Natural | None = None  # None: a fifth of the steps, at most 10,000
     # how often
-    log_every: int = Field(50, ge=1)
-    checkpoint_every: int = Field(1_000, ge=1)
-    evaluate_every: int = Field(0, ge=0)  # 0: only at the end
-    evaluation_episodes: int = Field(1_024, ge=1)
-    evaluation_batch: int = Field(32, ge=1)
+    log_every: Positive = 50
+    checkpoint_every: Positive = 1_000
+    evaluate_every: Natural = 0  # 0: only at the end
+    evaluation_episodes: Positive = 1_024
+    evaluation_batch: Positive = 32
 
     @property
     def spec(self) -> EpisodeSpec:
@@ -72,6 +77,17 @@ class Config:
         return self.rate * 0.5 ** (step // self.halve_every)
 
 
+def build(config: Config) -> tuple[Benchmark, Learner]:
+    """The benchmark and a freshly initialised learner; the seed decides its weights."""
+    benchmark = BENCHMARKS.build(config.benchmark.name, **config.benchmark.options)
+    torch.manual_seed(config.seed)
+    target = benchmark.target(config.spec)
+    learner = LEARNERS.build(
+        config.learner.name, benchmark.x_shape, target, **config.learner.options
+    )
+    return benchmark, learner
+
+
 def to_json(config: Config) -> dict[str, Any]:
     return asdict(config)
 
@@ -85,11 +101,9 @@ def from_json(content: dict[str, Any]) -> Config:
 
 def override(config: Config, assignments: Sequence[str]) -> Config:
     """`steps=1000`, `learner.layers=2`, `benchmark.noise=0`; a bare learner option will do too."""
-    names = [field.name for field in fields(config)]
+    names = [setting.name for setting in fields(config)]
     for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key:
-            raise ValueError(f"{assignment!r} is not of the form key=value, such as steps=1000")
+        key, text = _assignment(assignment)
         owner, dot, option = key.partition(".")
         if dot and owner in ("learner", "benchmark"):
             component = getattr(config, owner)
@@ -103,6 +117,15 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
         options = component.options | {option: _value(text)}
         config = replace(config, **{owner: replace(component, options=options)})
     return config
+
+
+def parse_options(assignments: Sequence[str]) -> dict[str, Any]:
+    """`width=32 heads=2` as options of a component."""
+    options = {}
+    for assignment in assignments:
+        key, text = _assignment(assignment)
+        options[key] = _value(text)
+    return options
 
 
 def differences(old: Config, new: Config) -> list[str]:
@@ -127,6 +150,13 @@ def _unknown(config: Config, key: str, names: list[str]) -> str:
     learner = ", ".join(f"learner.{name}" for name in LEARNERS.options(config.learner.name))
     data = ", ".join(f"benchmark.{name}" for name in BENCHMARKS.options(config.benchmark.name))
     return f"no setting {key!r}; there are: {settings}; {learner}; {data}"
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{text!r} is not of the form key=value, such as steps=1000")
+    return key, value
 
 
 def _value(text: str) -> Any:

@@ -112,9 +112,8 @@ def make_encoder(
     names = ["mlp"] if len(x_shape) == 1 else [*IMAGE_ENCODERS]
     name = names[0] if encoder == "auto" else encoder
     if name not in names:
-        raise ValueError(
-            f"no encoder {name!r} for inputs of shape {tuple(x_shape)}; there are: {', '.join(names)}"
-        )
+        choices = ", ".join(names)
+        raise ValueError(f"no encoder {name!r} for inputs of shape {x_shape}; there are: {choices}")
     if name == "mlp":
         return mlp(x_shape[0], width, norm)
     return IMAGE_ENCODERS[name](x_shape, norm)

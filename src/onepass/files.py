@@ -45,7 +45,7 @@ def write_json(path: Path, content: Any) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `path` at the end; if another process was first, theirs stays."""
+    """A folder to fill that becomes `path` at the end, unless another process was first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from onepass.episodes import Episodes
-from onepass.targets import Target
+from onepass.targets import Classes, Target
 from onepass.tree import State, span
 
 
@@ -20,7 +21,9 @@ class Encoded(NamedTuple):
     z: State  # [B, N, ...] the stream's inputs
     y: State  # [B, N, ...] and its targets
     queries: State  # [B, Q, ...]
-    answers: State  # [B, Q, ...] their targets; only earlier tokens of a long code are ever looked at
+    answers: (
+        State  # [B, Q, ...] their targets; only earlier tokens of a long code are ever looked at
+    )
 
 
 class Learner(nn.Module, ABC):
@@ -35,6 +38,7 @@ class Learner(nn.Module, ABC):
 
     target: Target
     encoder: nn.Module
+    tokens_per_example: int = 1
 
     def encode(self, x: Tensor) -> State:
         """What the verbs need of each x, one example at a time: [B, N, *X] -> [B, N, ...]."""
@@ -57,22 +61,30 @@ class Learner(nn.Module, ABC):
         """Answers to Q queries, each on its own. Of a code of several tokens, the first."""
 
     def spell(self, state: State, z: State, answers: State) -> Tensor:
-        """Predictions in the form `target.loss` takes: of each code token, given those before it."""
+        """Predictions as `target.loss` takes them: of each code token, given those before it."""
         return self.predict(state, z)
 
     def score(self, state: State, z: State, codes: Int[Tensor, "B K C"]) -> Float[Tensor, "B Q K"]:
         """How well each code of the book answers each query, as a log-likelihood."""
-        logits = self.predict(state, z).log_softmax(-1)
-        return logits.gather(-1, codes[:, None, :, 0].expand(-1, logits.shape[1], -1))
+        assert isinstance(self.target, Classes)
+        return self.target.rank(self.predict(state, z), codes)
 
     def episode(
-        self, encoded: Encoded, stop: Int[Tensor, "B Q"], own: Bool[Tensor, "B Q N"] | None = None
+        self,
+        encoded: Encoded,
+        stop: Int[Tensor, "B Q"] | None = None,
+        own: Bool[Tensor, "B Q N"] | None = None,
     ) -> tuple[Tensor, Float[Tensor, ""]]:
         """Every query answered after its own first `stop` examples; and the guidance loss, if any.
 
-        Learners that can do all stops in one parallel pass override this.
+        Without stops, after the whole stream. Learners that can do all stops in one parallel pass
+        override this.
         """
-        state, done, spelled = self.init_state(stop.shape[0]), 0, None
+        state, done, spelled = self.init_state(len(tree_leaves(encoded.queries)[0])), 0, None
+        if stop is None:
+            state = self.observe(state, encoded.z, encoded.y)
+            spelled = self.spell(state, encoded.queries, encoded.answers)
+            return spelled, spelled.new_zeros(())
         for cut in stop.unique().tolist():
             state = self.observe(state, span(encoded.z, done, cut), span(encoded.y, done, cut))
             now = self.spell(state, encoded.queries, encoded.answers)

@@ -18,9 +18,8 @@ class MetaLoss(NamedTuple):
     error: Float[Tensor, ""]  # what a person would count
 
 
-def final(episodes: Episodes, tasks: int, rng: torch.Generator) -> Int[Tensor, "B Q"]:
+def final(episodes: Episodes, tasks: int, rng: torch.Generator) -> None:
     """Every query after the whole stream."""
-    return torch.full_like(episodes.test.task, episodes.train.x.shape[1])
 
 
 def midstream(episodes: Episodes, tasks: int, rng: torch.Generator) -> Int[Tensor, "B Q"]:
@@ -39,9 +38,12 @@ OBJECTIVES = {"final": final, "midstream": midstream}
 
 
 def meta_loss(
-    learner: Learner, episodes: Episodes, stop: Int[Tensor, "B Q"], guided: bool = False
+    learner: Learner,
+    episodes: Episodes,
+    stop: Int[Tensor, "B Q"] | None = None,
+    guided: bool = False,
 ) -> MetaLoss:
-    """Mean loss of the queries, each put after its own stop."""
+    """Mean loss of the queries, each put after its own stop, or all after the whole stream."""
     encoded = encode_episodes(learner, episodes)
     own = episodes.test.task[:, :, None] == episodes.train.task[:, None] if guided else None
     prediction, guidance = learner.episode(encoded, stop, own)

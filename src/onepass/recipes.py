@@ -22,7 +22,7 @@ def quickstart(benchmark: str, learner: str) -> Config:
 
     onepass train glyphs transformer --recipe quickstart
     """
-    bank = {"bank": 1_000, "bank_samples": 16} if benchmark == "glyphs" else {}
+    bank = {"bank": 2_000, "bank_samples": 16} if benchmark == "glyphs" else {}
     small = {"width": 128, "layers": 2, "heads": 4, "dropout": 0.0, "block_norm": "layer"}
     options = {"encoder": "cnn_small"} | (small if learner == "transformer" else {})
     return Config(
@@ -32,9 +32,9 @@ def quickstart(benchmark: str, learner: str) -> Config:
         tasks=5,
         shots=3,
         queries=3,
-        steps=1_000,
+        steps=1_500,
         rate=1e-3,
-        halve_every=300,
+        halve_every=500,
         guidance_steps=300,
         checkpoint_every=250,
         evaluation_episodes=256,

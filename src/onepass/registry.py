@@ -32,7 +32,7 @@ class Registry(Mapping[str, Callable]):
         return register
 
     def build(self, name: str, *args: Any, **options: Any) -> Any:
-        """Call the builder; options are checked against its signature and converted to its types."""
+        """Call the builder; options are held to its signature and converted to its types."""
         builder, takes = self[name], self.options(name)
         for key, value in options.items():
             if key not in takes:

@@ -20,8 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from onepass.config import Config, differences, from_json, to_json
+from onepass.benchmarks.base import Benchmark
+from onepass.config import Config, build, differences, from_json, to_json
 from onepass.files import write_bytes, write_json
+from onepass.learner import Learner
 
 KEPT_CHECKPOINTS = 2
 
@@ -108,7 +110,7 @@ def save_checkpoint(run: Run, step: int, tensors: dict[str, Tensor]) -> None:
 
 
 def load_checkpoint(run: Run) -> tuple[int, dict[str, Tensor], list[str]]:
-    """The newest sound checkpoint (step 0 and nothing if there is none), and what was passed over."""
+    """The newest sound checkpoint (or step 0 and nothing), and what was passed over."""
     passed_over = []
     for path in run.checkpoints():
         try:
@@ -139,7 +141,9 @@ def _checksum(tensors: dict[str, Tensor]) -> str:
 
 
 def save_weights(path: Path, learner: torch.nn.Module) -> None:
-    write_bytes(path, save({k: v.detach().cpu().contiguous() for k, v in learner.state_dict().items()}))
+    write_bytes(
+        path, save({k: v.detach().cpu().contiguous() for k, v in learner.state_dict().items()})
+    )
 
 
 def load_weights(path: Path, learner: torch.nn.Module) -> None:
@@ -151,6 +155,15 @@ def load_weights(path: Path, learner: torch.nn.Module) -> None:
     except (SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path} does not fit this learner or is damaged: {reason}") from error
+
+
+def load_run(path: Path | str, device: str = "cpu") -> tuple[Config, Benchmark, Learner]:
+    """A finished run's config, benchmark and trained learner, ready to answer."""
+    run = Run(Path(path))
+    config = run.config
+    benchmark, learner = build(config)
+    load_weights(run.weights, learner)
+    return config, benchmark, learner.to(device).eval()
 
 
 def cut_metrics(run: Run, step: int) -> None:

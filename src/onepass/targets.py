@@ -42,6 +42,10 @@ class Classes:
     def tokens(self) -> int:
         return self.length
 
+    def fits(self, asked: object) -> bool:
+        """Whether a learner with this target can answer what is asked."""
+        return isinstance(asked, Classes)
+
     def coded(self, vocabulary: int, length: int) -> "Classes":
         """The same classes under other codes."""
         return replace(self, vocabulary=vocabulary, length=length)
@@ -49,8 +53,18 @@ class Classes:
     def embedding(self, width: int, norm: Norm) -> nn.Module:
         return CodeEmbedding(self.outputs, width)
 
+    def blank(self, count: int) -> Int[Tensor, "..."]:
+        """Targets of the right form that say nothing, for one episode."""
+        shape = (1, count) if self.length == 1 else (1, count, self.length)
+        return torch.zeros(shape, dtype=torch.long)
+
     def draw_codes(self, batch: int, classes: int, rng: torch.Generator) -> Int[Tensor, "B K C"]:
         """A code book per episode: `classes` different codes, uniform."""
+        if classes > self.outputs**self.length:
+            raise ValueError(
+                f"an episode of {classes} classes, and the learner has only "
+                f"{self.outputs**self.length} codes: lower tasks"
+            )
         index = distinct((batch,), self.outputs**self.length, classes, rng)
         place = self.outputs ** torch.arange(self.length, device=index.device)
         return index[..., None] // place % self.outputs
@@ -69,6 +83,13 @@ class Classes:
         rows = torch.arange(len(codes), device=codes.device)[:, None]
         spelled = codes[rows, classes]
         return spelled[..., 0] if self.length == 1 else spelled
+
+    def rank(
+        self, prediction: Float[Tensor, "B Q V"], codes: Int[Tensor, "B K 1"]
+    ) -> Float[Tensor, "B Q K"]:
+        """The log-likelihood of each one-token code of the book."""
+        scores = prediction.log_softmax(-1)
+        return scores.gather(-1, codes.mT.expand(-1, prediction.shape[1], -1))
 
     def decode(self, prediction: Tensor) -> Tensor:
         return prediction.softmax(-1)
@@ -119,7 +140,7 @@ def cosine_error(answer: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Vector:
-    """`outputs` numbers: `decode` maps what a network puts out to an answer, `distance` scores it."""
+    """`outputs` numbers: `decode` makes an answer of what a network gives, `distance` scores it."""
 
     outputs: int
     decode: Callable[[Tensor], Tensor] = as_is
@@ -128,6 +149,14 @@ class Vector:
 
     def embedding(self, width: int, norm: Norm) -> nn.Module:
         return VectorEmbedding(self.outputs, width, norm)
+
+    def blank(self, count: int) -> Float[Tensor, "1 N O"]:
+        """Targets of the right form that say nothing, for one episode."""
+        return torch.zeros(1, count, self.outputs)
+
+    def fits(self, asked: object) -> bool:
+        """Whether a learner with this target can answer what is asked."""
+        return asked == self
 
     def label(self, episodes: Episodes, classes: int, rng: torch.Generator) -> Episodes:
         return episodes

@@ -1,6 +1,6 @@
 """Episodes from a bank of images sorted by class, drawn without a loop over episodes."""
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -9,19 +9,22 @@ from torch import Tensor
 from onepass.episodes import Episodes, EpisodeSpec, Examples, distinct, task_ids
 
 
-class Bank(NamedTuple):
+@dataclass(frozen=True)
+class Bank:
     """Images of many classes, one class after the other."""
 
     images: UInt8[Tensor, "N channels height width"]
     start: Int[Tensor, " C"]  # of each class in `images`
     count: Int[Tensor, " C"]
+    largest: int  # the largest count, known without asking the card
 
     def to(self, device: torch.device) -> "Bank":
-        return Bank(*(part.to(device) for part in self))
+        images, start, count = (part.to(device) for part in (self.images, self.start, self.count))
+        return Bank(images, start, count, self.largest)
 
     def only(self, classes: Int[Tensor, " C"]) -> "Bank":
         """The same images, fewer classes."""
-        return Bank(self.images, self.start[classes], self.count[classes])
+        return replace(self, start=self.start[classes], count=self.count[classes])
 
 
 def to_unit(images: UInt8[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -43,9 +46,8 @@ def check_enough(name: str, classes: int, fewest: int, spec: EpisodeSpec) -> Non
 def sample_bank(bank: Bank, spec: EpisodeSpec, batch: int, rng: torch.Generator) -> Episodes:
     """Classes without replacement, then images without replacement within each."""
     chosen = distinct((batch,), len(bank.start), spec.tasks, rng)
-    keys = torch.rand(
-        *chosen.shape, int(bank.count.max()), generator=rng, device=rng.device
-    )  # one sort key per image; those past the end of a class sort last
+    # one sort key per image; those past the end of a class sort last
+    keys = torch.rand(*chosen.shape, bank.largest, generator=rng, device=rng.device)
     past = torch.arange(keys.shape[-1], device=rng.device) >= bank.count[chosen][..., None]
     inside = keys.masked_fill(past, -1).topk(spec.shots + spec.queries).indices
     images = bank.images[bank.start[chosen][..., None] + inside]

@@ -25,7 +25,7 @@ FIRST: dict[Split, int] = {"train": 0, "validation": CLASSES, "test": 2 * CLASSE
 
 @BENCHMARKS.add("glyphs")
 class Glyphs(Benchmark):
-    """With `bank` > 0, meta-training uses that many classes of `bank_samples` drawings, made once."""
+    """With a `bank`, meta-training has that many classes of `bank_samples` drawings, made once."""
 
     def __init__(self, size: int = 32, bank: int = 0, bank_samples: int = 20):
         if size < 8 or bank < 0 or bank_samples < 1:
@@ -51,8 +51,8 @@ class Glyphs(Benchmark):
     def draw(self, ids: Int[Tensor, " N"], samples: int, rng: torch.Generator) -> Tensor:
         """[N, samples, 1, size, size]: each class redrawn a few times."""
         strokes, count = template(ids)
-        many = (part.repeat_interleave(samples, 0) for part in (strokes, count))
-        return draw_by_hand(*many, rng, self.size).unflatten(0, (-1, samples))
+        strokes, count = (part.repeat_interleave(samples, 0) for part in (strokes, count))
+        return draw_by_hand(strokes, count, rng, self.size).unflatten(0, (-1, samples))
 
     def _bank(self, device: torch.device) -> Bank:
         if device not in self._banks:
@@ -61,7 +61,7 @@ class Glyphs(Benchmark):
             images = self.draw(torch.arange(self.bank, device=device), self.bank_samples, rng)
             start = torch.arange(self.bank, device=device) * self.bank_samples
             count = torch.full_like(start, self.bank_samples)
-            self._banks[device] = Bank(images.flatten(0, 1), start, count)
+            self._banks[device] = Bank(images.flatten(0, 1), start, count, self.bank_samples)
         return self._banks[device]
 
 

@@ -48,8 +48,8 @@ def draw_by_hand(
     start, stop = ((ends - centre) * scale + size / 2 for ends in (start, stop))
     softness, pressure = 0.5 + 0.5 * noise.uniform(1), 0.45 + 0.55 * noise.uniform(1)
     chunk = CHUNK.get(strokes.device.type, 256)
-    parts = (part.split(chunk) for part in (start, stop, visible))
-    distance = torch.cat([ink_distance(*part, size) for part in zip(*parts, strict=True)])
+    parts = zip(start.split(chunk), stop.split(chunk), visible.split(chunk), strict=True)
+    distance = torch.cat([ink_distance(a, b, seen, size) for a, b, seen in parts])
     dark = ((width / 2 + softness / 2 - distance) / softness).clamp(0, 1) * pressure
     grey = 255 * (1 - dark) + 3 * noise.normal(size * size)
     return grey.clamp(0, 255).round().to(torch.uint8).view(-1, 1, size, size)
@@ -61,9 +61,7 @@ def shake_strokes(points: Tensor, noise: Noise) -> Float[Tensor, "N M P 2"]:
     centre = points.mean(2, keepdim=True)
     turn, stretch = 0.10 * noise.normal(m, 1), 1 + 0.15 * noise.normal(m, 1, 1)
     x, y = (points - centre).unbind(-1)
-    turned = torch.stack(
-        [x * turn.cos() - y * turn.sin(), x * turn.sin() + y * turn.cos()], dim=-1
-    )
+    turned = torch.stack([x * turn.cos() - y * turn.sin(), x * turn.sin() + y * turn.cos()], dim=-1)
     along = torch.linspace(-1, 1, p, device=points.device)[:, None]
     bow = 0.03 * noise.normal(m, 1, 2) * (1 - along**2)
     moved = 0.025 * noise.normal(m, 1, 2) + 0.012 * noise.normal(m, p, 2)

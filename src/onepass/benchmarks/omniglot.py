@@ -33,7 +33,8 @@ PARTS = {
     "images_background": ("train", 964, "68d2efa1b9178cc56df9314c21c6e718"),
     "images_evaluation": ("test", 659, "6b91aef0f799c5bb55b94e3f2daec811"),
 }
-Progress = Callable[[int, int], None]
+TOTAL = DRAWINGS * sum(characters for _, characters, _ in PARTS.values())
+Progress = Callable[[int], None]
 
 
 @BENCHMARKS.add("omniglot")
@@ -80,13 +81,12 @@ class Omniglot(Benchmark):
         return self._banks[device]
 
 
-def prepare(download: bool = False, progress: Progress = lambda done, total: None) -> Path:
+def prepare(download: bool = False, progress: Progress = lambda done: None) -> Path:
     """The prepared store; made first from files already there, or downloaded if told to."""
     path = store_path("omniglot")
     if path.is_dir():
         return path
     images, classes, splits = [], [], {}
-    total = sum(count * DRAWINGS for _, count, _ in PARTS.values())
     for part, (split, expected, _) in PARTS.items():
         source = _find(part) or _fetch(part, download)
         first = len(classes)
@@ -94,7 +94,7 @@ def prepare(download: bool = False, progress: Progress = lambda done, total: Non
             classes.append(name)
             for file, content in drawings:
                 images.append(_decode(content, f"{source}: {file}"))
-                progress(len(images), total)
+                progress(len(images))
             _expect(len(drawings), DRAWINGS, f"drawings of {name}", source)
         _expect(len(classes) - first, expected, "characters", source)
         splits[split] = list(range(first, len(classes)))

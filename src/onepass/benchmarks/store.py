@@ -1,4 +1,4 @@
-"""Prepared data: one memory-mapped uint8 array, sorted by class, and a manifest that explains it."""
+"""Prepared data: one memory-mapped uint8 array, sorted by class, and a manifest to explain it."""
 
 import hashlib
 import json
@@ -58,7 +58,9 @@ def checksum(images: np.ndarray) -> str:
 def as_bank(images: np.ndarray, manifest: Manifest) -> Bank:
     """All of it, in memory."""
     count = torch.tensor(manifest.counts)
-    return Bank(torch.from_numpy(np.array(images)), count.cumsum(0) - count, count)
+    return Bank(
+        torch.from_numpy(np.array(images)), count.cumsum(0) - count, count, max(manifest.counts)
+    )
 
 
 def hold_out(names: Sequence[str], ids: Sequence[int], share: float) -> tuple[list[int], list[int]]:

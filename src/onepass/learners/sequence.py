@@ -7,7 +7,6 @@ from functools import partial
 from typing import Literal
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 
 from onepass.encoders import Encoder, Norm, make_embedder
@@ -38,7 +37,9 @@ class Joint(nn.Module):
     def __init__(self, width: int, target: Target):
         super().__init__()
         if target.tokens > 1:
-            raise ValueError(f"joint tokens hold codes of 1 token, and code_length is {target.tokens}")
+            raise ValueError(
+                f"joint tokens hold codes of 1 token, and code_length is {target.tokens}"
+            )
         self.per_example = 1
         self.unknown = nn.Parameter(torch.zeros(width))
 
@@ -60,6 +61,7 @@ class SequenceLearner(Learner):
     ):
         super().__init__()
         self.encoder, self.target, self.tokens, self.mixer = encoder, target, tokens, mixer
+        self.tokens_per_example = tokens.per_example
         self.embed_y = target.embedding(encoder.features, norm)
         self.head = nn.Linear(encoder.features, target.outputs)
 
@@ -84,12 +86,13 @@ class SequenceLearner(Learner):
             return super().score(state, z, codes)
         return torch.stack([self._likelihood(state, z, code) for code in codes.unbind(1)], -1)
 
-    def episode(self, encoded, stop, own=None):
-        per_example = self.tokens.per_example
+    def episode(self, encoded, stop=None, own=None):
+        per_example = self.tokens_per_example
         stream = self.tokens.stream(encoded.z, encoded.y)
         queries = self.tokens.queries(encoded.queries, encoded.answers)
         own = None if own is None else own.repeat_interleave(per_example, dim=2)
-        mixed = self.mixer.mix(stream, queries, stop * per_example, own)
+        stop = None if stop is None else stop * per_example
+        mixed = self.mixer.mix(stream, queries, stop, own)
         return self._spelled(self.head(mixed.queries)), mixed.guidance
 
     def _alone(self, z: Tensor) -> Tensor:

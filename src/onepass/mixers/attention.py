@@ -49,17 +49,17 @@ class Attention(Mixer):
         return self.out(rearrange(mixed, "b h l k -> b l (h k)")), KeysValues(keys, values)
 
     def peek(self, x, state):
-        mixed, _ = _read(*self._project(x.flatten(1, 2)), state, x.shape[2])
+        mixed, _ = _read(self._project(x.flatten(1, 2)), state, x.shape[2])
         return self.out(rearrange(mixed, "b h l k -> b l (h k)")).unflatten(1, x.shape[1:3])
 
-    def mix(self, x, queries, stop, own=None):
+    def mix(self, x, queries, stop=None, own=None):
         length = x.shape[1]
-        q, k, v = self._project(torch.cat([x, queries.flatten(1, 2)], 1))
-        stream = KeysValues(k[:, :, :length], v[:, :, :length])
-        along = F.scaled_dot_product_attention(q[:, :, :length], *stream, is_causal=True)
-        visible = torch.arange(length, device=x.device) < stop[..., None]
-        asked = (part[:, :, length:] for part in (q, k, v))
-        answers, past = _read(*asked, stream, queries.shape[2], visible)
+        projected = self._project(torch.cat([x, queries.flatten(1, 2)], 1))
+        q, k, v = projected[..., :length, :]
+        along = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        seen = None if stop is None else torch.arange(length, device=x.device) < stop[..., None]
+        asked = projected[..., length:, :]
+        answers, past = _read(asked, KeysValues(k, v), queries.shape[2], seen)
         mixed = self.out(rearrange(torch.cat([along, answers], 2), "b h l k -> b l (h k)"))
         guidance = x.new_zeros(()) if own is None else _misplaced(past[:, : self.heads // 2], own)
         return Mixed(
@@ -68,20 +68,19 @@ class Attention(Mixer):
 
 
 def _read(
-    q: Float[Tensor, "B H L K"],
-    k: Float[Tensor, "B H L K"],
-    v: Float[Tensor, "B H L K"],
+    asked: Float[Tensor, "three B H L K"],
     state: KeysValues,
     chunk: int,
     visible: Bool[Tensor, "B Q T"] | None = None,
 ) -> tuple[Float[Tensor, "B H L K"], Float[Tensor, "B H Q C T"]]:
-    """Queries of `chunk` tokens, each seeing the (visible) past and itself; also the past's logits."""
-    scale = q.shape[-1] ** -0.5
-    past = torch.einsum("bhlk,bhtk->bhlt", q * scale, state.keys).unflatten(2, (-1, chunk))
+    """Queries of `chunk` tokens see the (visible) past and themselves; also the past's logits."""
+    q, k, v = asked
+    q = q * q.shape[-1] ** -0.5
+    past = torch.einsum("bhlk,bhtk->bhlt", q, state.keys).unflatten(2, (-1, chunk))
     if visible is not None:
         past = past.masked_fill(~visible[:, None, :, None], -torch.inf)
     q, k, v = (part.unflatten(2, (-1, chunk)) for part in (q, k, v))
-    self_ = torch.einsum("bhqck,bhqdk->bhqcd", q * scale, k)
+    self_ = torch.einsum("bhqck,bhqdk->bhqcd", q, k)
     later = q.new_ones(chunk, chunk, dtype=torch.bool).triu(1)
     logits = torch.cat([past, self_.masked_fill(later, -torch.inf)], -1)
     weight = logits.softmax(-1).to(v.dtype)
@@ -90,9 +89,7 @@ def _read(
     return mixed + torch.einsum("bhqcd,bhqdk->bhqck", from_self, v).flatten(2, 3), past
 
 
-def _misplaced(
-    logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]
-) -> Float[Tensor, ""]:
+def _misplaced(logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
     """Cross-entropy of the right task under the attention on past tokens, one guess per task.
 
     The weight of a task is the sum over its tokens, so the log-sum-exp over tasks is the one over

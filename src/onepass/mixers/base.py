@@ -26,7 +26,7 @@ class Mixer(nn.Module, ABC):
     - `scan(x, s)` is `step` on x[:, 0], x[:, 1], ... in turn;
     - `peek(x, s)` is `scan` on each short chunk x[:, q] separately, all from s, states dropped;
     - `mix(x, queries, stop)` is a scan of the whole stream from the start, with query q peeked
-      after the first stop[:, q] tokens.
+      after the first stop[:, q] tokens, or after all of them where stop is None.
 
     A mixer that attends to single past tokens also says, where `own` marks the stream tokens of
     each query's own task, how much weight it misplaces (the paper's attention loss); for all
@@ -39,9 +39,7 @@ class Mixer(nn.Module, ABC):
     @abstractmethod
     def step(self, x: Float[Tensor, "B D"], state: State) -> tuple[Float[Tensor, "B D"], State]: ...
 
-    def scan(
-        self, x: Float[Tensor, "B L D"], state: State
-    ) -> tuple[Float[Tensor, "B L D"], State]:
+    def scan(self, x: Float[Tensor, "B L D"], state: State) -> tuple[Float[Tensor, "B L D"], State]:
         outputs = []
         for token in x.unbind(dim=1):
             output, state = self.step(token, state)
@@ -56,9 +54,12 @@ class Mixer(nn.Module, ABC):
         self,
         x: Float[Tensor, "B L D"],
         queries: Float[Tensor, "B Q C D"],
-        stop: Int[Tensor, "B Q"],
+        stop: Int[Tensor, "B Q"] | None = None,
         own: Bool[Tensor, "B Q L"] | None = None,
     ) -> Mixed:
+        if stop is None:
+            output, state = self.scan(x, self.init_state(x.shape[0]))
+            return Mixed(output, self.peek(queries, state), x.new_zeros(()))
         state, done = self.init_state(x.shape[0]), 0
         outputs, answers = [], queries
         for cut in stop.unique().tolist():

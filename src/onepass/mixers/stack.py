@@ -49,7 +49,7 @@ class Block(Mixer):
     def peek(self, x, state):
         return self._add(x, self.mixer.peek(self.norm_mixer(x), state))
 
-    def mix(self, x, queries, stop, own=None):
+    def mix(self, x, queries, stop=None, own=None):
         mixed = self.mixer.mix(self.norm_mixer(x), self.norm_mixer(queries), stop, own)
         # one pass over all tokens: half the kernels of two
         tokens = torch.cat([x, queries.flatten(1, 2)], 1)
@@ -87,9 +87,10 @@ class Position(Mixer):
         offset = torch.arange(x.shape[2], device=x.device)
         return x + self._code(state[:, None, None] + offset)
 
-    def mix(self, x, queries, stop, own=None):
+    def mix(self, x, queries, stop=None, own=None):
         along, offset = (torch.arange(n, device=x.device) for n in (x.shape[1], queries.shape[2]))
-        asked = queries + self._code(stop[..., None] + offset)
+        begin = x.shape[1] if stop is None else stop[..., None]
+        asked = queries + self._code(begin + offset)
         return Mixed(x + self._code(along), asked, x.new_zeros(()))
 
 
@@ -122,7 +123,7 @@ class Stack(Mixer):
             x = layer.peek(x, before)
         return x
 
-    def mix(self, x, queries, stop, own=None):
+    def mix(self, x, queries, stop=None, own=None):
         guidance = x.new_zeros(())
         for layer in self._mixers():
             x, queries, misplaced = layer.mix(x, queries, stop, own)

@@ -1,0 +1,340 @@
+"""The command line. Heavy imports happen inside the commands, so that help is instant."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument, Option
+
+app = typer.Typer(
+    name="onepass",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Learn from a stream in one forward pass, and meta-train the models that can.\n\n"
+    "Start with: onepass quickstart",
+    epilog="--debug anywhere on the line shows the traceback of an error.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="See and prepare data sets.")
+app.add_typer(data_app, name="data")
+
+Benchmark = Annotated[str, Argument(help="A benchmark, or MODULE:CLASS for your own.")]
+LearnerName = Annotated[str, Argument(help="A learner, or MODULE:CLASS for your own.")]
+RunPath = Annotated[Path, Argument(help="The folder of a finished run.")]
+Settings = Annotated[
+    list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Any setting, such as steps=1000.")
+]
+Tasks = Annotated[int | None, Option(help="Tasks in an episode.")]
+Shots = Annotated[int | None, Option(help="Examples of each task to learn from.")]
+Queries = Annotated[int | None, Option(help="Queries about each task.")]
+Recipe = Annotated[str, Option(help="Where the other settings come from.")]
+Seed = Annotated[int | None, Option(help="Decides every random number.")]
+Data = Annotated[Path | None, Option(help="Folder of downloaded files, instead of ONEPASS_DATA.")]
+Device = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
+
+
+def main() -> None:
+    """Run a command; every mistake is answered with one line."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    if len(arguments) < len(sys.argv) - 1:
+        sys.exit(app(args=arguments))
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except typer.TyperException as error:
+        message = getattr(error, "format_message", lambda: str(error))()
+        code = _fail(f"{message}{_commands(message)}" if message else "")
+    except (ValueError, OSError, ArithmeticError) as error:
+        code = _fail(str(error), getattr(error, "exit_code", 2))
+    except (KeyboardInterrupt, typer.Abort):
+        code = _fail("stopped", 130)
+    except Exception as error:  # noqa: BLE001
+        code = _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int = 2) -> int:
+    if message:
+        print(f"onepass: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _commands(message: str) -> str:
+    if not message.startswith("No such command"):
+        return ""
+    names = [command.name or command.callback.__name__ for command in app.registered_commands]  # pyright: ignore[reportOptionalMemberAccess]
+    return f" There are: {', '.join(sorted([*names, 'data']))}."
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from onepass import __version__
+
+        print(f"onepass {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, Option("--version", callback=_version, is_eager=True, help="Print it and leave.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def quickstart(
+    out: Annotated[Path, Option(help="Where the run goes.")] = Path("runs/quickstart"),
+    device: Device = "auto",
+) -> None:
+    """Meta-train a small transformer on drawn glyphs, and see it learn new ones. About 3 minutes.
+
+    Example: onepass quickstart --out runs/quickstart
+    """
+    from onepass.quickstart import quickstart
+
+    quickstart(out, device)
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """What there is: benchmarks, learners, mixers, recipes.
+
+    Example: onepass list --json
+    """
+    from onepass.recipes import RECIPES
+    from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
+
+    there = {
+        "benchmarks": list(BENCHMARKS),
+        "learners": list(LEARNERS),
+        "mixers": list(MIXERS),
+        "recipes": list(RECIPES),
+    }
+    if as_json:
+        print(json.dumps(there, indent=2))
+        return
+    for kind, names in there.items():
+        print(f"{kind:<12}{', '.join(names)}")
+    print("\nYour own benchmark, learner or mixer is named MODULE:CLASS wherever a name is taken.")
+
+
+@app.command()
+def describe(
+    benchmark: Benchmark,
+    learner: LearnerName,
+    settings: Settings = None,
+    tasks: Tasks = None,
+    shots: Shots = None,
+    queries: Queries = None,
+    recipe: Recipe = "paper",
+    as_json: AsJson = False,
+) -> None:
+    """Parameters, tokens and state of a learner on a benchmark; nothing is trained.
+
+    Example: onepass describe omniglot transformer --tasks 20
+    """
+    from onepass.describe import describe
+
+    config = _config(benchmark, learner, recipe, settings, tasks, shots, queries, None)
+    facts = describe(config)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for key, value in facts.items():
+        shown = f"{value:,}" if isinstance(value, int) else value
+        print(f"{key.replace('_', ' '):<22}{shown}")
+
+
+@app.command()
+def train(
+    benchmark: Benchmark,
+    learner: LearnerName,
+    settings: Settings = None,
+    tasks: Tasks = None,
+    shots: Shots = None,
+    queries: Queries = None,
+    recipe: Recipe = "paper",
+    seed: Seed = None,
+    out: Annotated[Path | None, Option(help="Where the run goes; default: under runs/.")] = None,
+    device: Device = "auto",
+    data: Data = None,
+) -> None:
+    """Meta-train a learner; run it again to go on after a stop.
+
+    Example: onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
+    """
+    _use(data)
+    from onepass.run import Run
+    from onepass.training import train
+
+    config = _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed)
+    path = out or Path("runs") / _run_name(config, settings or [])
+    train(config, path, device, tell=_tell)
+    result = Run(path).read("result.json")
+    for split in ("meta_test", "meta_train"):
+        print(f"{split.replace('_', '-'):<12}{_score(result[split], _is_class(path))}")
+    print(f"{result['episodes_per_s']:,.0f} episodes/s, {result['seconds']:,.0f} s; run: {path}")
+
+
+@app.command()
+def evaluate(
+    run: RunPath,
+    on: Annotated[str | None, Option(help="Another benchmark than the one trained on.")] = None,
+    tasks: Tasks = None,
+    shots: Shots = None,
+    queries: Queries = None,
+    split: Annotated[
+        Literal["train", "validation", "test"], Option(help="Which classes.")
+    ] = "test",
+    episodes: Annotated[int, Option(min=1, help="How many fresh episodes.")] = 1_024,
+    stops: Annotated[
+        bool, Option("--stops", help="Ask after every task, not only at the end.")
+    ] = False,
+    seed: Annotated[int, Option(help="Decides the episodes.")] = 0,
+    device: Device = "auto",
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a trained learner on fresh episodes; the result is kept in the run's folder.
+
+    Example: onepass evaluate runs/quickstart --tasks 5 --shots 1
+    """
+    _use(data)
+    from onepass.evaluation import evaluate_run
+    from onepass.training import pick_device
+
+    score, path, is_class = evaluate_run(
+        run,
+        on,
+        _given(tasks=tasks, shots=shots, queries=queries),
+        split,
+        episodes,
+        stops,
+        seed,
+        pick_device(device),
+    )
+    if as_json:
+        print(json.dumps(score, indent=2))
+        return
+    print(f"meta-{split:<8} {_score(score, is_class)}   ({episodes:,} episodes)")
+    if stops:
+        _print_stops(score, is_class)
+    print(f"kept in {path}")
+
+
+@app.command()
+def check(
+    component: Annotated[str, Argument(help="A registered name, or MODULE:CLASS.")],
+    settings: Settings = None,
+) -> None:
+    """Hold a mixer, learner or benchmark to the laws that all of them obey.
+
+    Example: onepass check mymodule:MyMixer
+    """
+    from onepass.checks import laws_of
+    from onepass.config import parse_options
+
+    failed = 0
+    for name, law in laws_of(component, parse_options(settings or [])):
+        try:
+            law()
+        except Exception as error:  # noqa: BLE001
+            failed += 1
+            print(f"FAILS  {name}\n       {type(error).__name__}: {_first_lines(error)}")
+        else:
+            print(f"holds  {name}")
+    if failed:
+        raise ValueError(f"{component} breaks {failed} law(s)")
+
+
+@data_app.command("list")
+def data_list(data: Data = None, as_json: AsJson = False) -> None:
+    """Which data sets there are, and which are prepared.
+
+    Example: onepass data list
+    """
+    _use(data)
+    from onepass.data import data_sets
+
+    sets = data_sets()
+    if as_json:
+        print(json.dumps(sets, indent=2))
+        return
+    for name, facts in sets.items():
+        print(f"{name:<12}{facts['state']:<14}{facts['where']}")
+
+
+@data_app.command("prepare")
+def data_prepare(
+    name: Annotated[str, Argument(help="A data set, such as omniglot.")], data: Data = None
+) -> None:
+    """Decode a data set once; downloads what is not there, checked.
+
+    Example: onepass data prepare omniglot --data ~/downloads
+    """
+    _use(data)
+    from onepass.data import prepare_data
+
+    print(f"{name} is ready in {prepare_data(name)}")
+
+
+def _use(data: Path | None) -> None:
+    if data is not None:
+        if not data.is_dir():
+            raise ValueError(f"--data {data}: there is no such folder")
+        os.environ["ONEPASS_DATA"] = str(data)
+
+
+def _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed):
+    from onepass.config import override
+    from onepass.recipes import make_config
+
+    flags = _given(tasks=tasks, shots=shots, queries=queries, seed=seed)
+    given = [f"{name}={value}" for name, value in flags.items()]
+    return override(make_config(recipe, benchmark, learner), [*given, *(settings or [])])
+
+
+def _given(**flags: int | None) -> dict[str, int]:
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _run_name(config, settings: list[str]) -> str:
+    names = f"{config.benchmark.name}-{config.learner.name}"
+    name = f"{names}-{config.tasks}x{config.shots}-{config.recipe}-seed{config.seed}"
+    text = "-".join([name, *settings])
+    return "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in text)[:120]
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _is_class(path: Path) -> bool:
+    from onepass.describe import asks_for_classes
+    from onepass.run import Run
+
+    return asks_for_classes(Run(path).config)
+
+
+def _score(score: dict, is_class: bool) -> str:
+    if is_class:
+        error = f"error {100 * score['error']:.2f} +- {100 * score['stderr']:.2f} %"
+        return f"{error}  loss {score['loss']:.4f}"
+    return f"error {score['error']:.4f} +- {score['stderr']:.4f}"
+
+
+def _print_stops(score: dict, is_class: bool) -> None:
+    unit, scale = ("%", 100) if is_class else ("", 1)
+    print(f"error{unit and ' in ' + unit} of tasks seen, and of the first task, after n examples:")
+    for n, (stop, row) in enumerate(zip(score["stops"], score["task_error"], strict=True), 1):
+        seen = row[:n]
+        print(f"{stop:>8}{scale * sum(seen) / len(seen):>10.3f}{scale * row[0]:>10.3f}")
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,43 @@
+"""What a config amounts to, measured on the learner itself."""
+
+from typing import Any
+
+import torch
+
+from onepass.config import Config, build
+from onepass.data import where_from
+from onepass.targets import Classes
+from onepass.tree import state_bytes
+
+
+@torch.no_grad()
+def describe(config: Config) -> dict[str, Any]:
+    """Parameters, tokens and state after the whole stream; blank inputs, so it needs no data."""
+    benchmark, learner = build(config)
+    learner.eval()
+    length = config.spec.length
+    state = learner.init_state(1)
+    blank_y = learner.target.blank(length)
+    for start in range(0, length, 100):
+        count = min(100, length - start)
+        z = learner.encode(torch.zeros(1, count, *benchmark.x_shape))
+        state = learner.observe(state, z, learner.encode_y(blank_y[:, start : start + count]))
+    return {
+        "benchmark": config.benchmark.name,
+        "learner": config.learner.name,
+        "tasks": config.tasks,
+        "shots": config.shots,
+        "queries": config.queries,
+        "input": "x".join(str(edge) for edge in benchmark.x_shape),
+        "target": str(learner.target),
+        "parameters": sum(p.numel() for p in learner.parameters() if p.requires_grad),
+        "tokens": length * learner.tokens_per_example,
+        "state_bytes": state_bytes(state),
+        "steps": config.steps,
+        "data": where_from(config.benchmark.name),
+    }
+
+
+def asks_for_classes(config: Config) -> bool:
+    benchmark, _ = build(config)
+    return isinstance(benchmark.target(config.spec), Classes)

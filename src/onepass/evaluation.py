@@ -1,0 +1,177 @@
+"""How well a learner answers after the stream, and at stops along it, with standard errors."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from onepass.benchmarks.base import Benchmark, draw
+from onepass.episodes import Episodes, EpisodeSpec, Split
+from onepass.files import write_json
+from onepass.learner import Learner, encode_episodes, states
+from onepass.progress import progress
+from onepass.registry import BENCHMARKS
+from onepass.run import load_run
+from onepass.seeds import generator
+from onepass.targets import Classes
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Errors of classes are fractions. The headline is the last stop, over all tasks."""
+
+    error: float
+    stderr: float  # over episodes
+    loss: float
+    loss_stderr: float
+    episodes: int
+    stops: list[int]  # examples seen
+    task_error: list[list[float]]  # [stop][task]
+    task_stderr: list[list[float]]
+    task_loss: list[list[float]]
+    task_loss_stderr: list[list[float]]
+
+
+def evaluate(
+    learner: Learner,
+    benchmark: Benchmark,
+    spec: EpisodeSpec,
+    *,
+    split: Split = "test",
+    episodes: int = 1_024,
+    batch: int = 32,
+    seed: int = 0,
+    at: Sequence[int] | None = None,
+    tick: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
+    """Fresh episodes of one split; the same ones for every learner at one seed."""
+    if split not in benchmark.splits:
+        raise ValueError(f"there is no {split} split; there are: {', '.join(benchmark.splits)}")
+    stops = [spec.length] if at is None else list(at)
+    device = next(learner.parameters()).device
+    was_training = learner.training
+    learner.eval()
+    parts = []
+    for done in range(0, episodes, batch):
+        rng = generator(device, seed, "evaluate", split, done)
+        drawn = draw(benchmark, learner.target, split, spec, min(batch, episodes - done), rng)
+        parts.append(_outcomes(learner, drawn, stops, spec.tasks))
+        tick(done + len(drawn.train.x), episodes)
+    learner.train(was_training)
+    return summarise(torch.cat(parts), stops)
+
+
+@torch.no_grad()
+def _outcomes(
+    learner: Learner, episodes: Episodes, stops: list[int], tasks: int
+) -> Float[Tensor, "B S K two"]:
+    """Error and loss of each episode at each stop, averaged over the queries of each task."""
+    encoded = encode_episodes(learner, episodes)
+    batch = episodes.train.x.shape[0]
+    rows = []
+    for stop, state in zip(stops, states(learner, encoded, batch, stops), strict=True):
+        prediction = learner.spell(state, encoded.queries, encoded.answers)
+        loss = learner.target.loss(prediction, episodes.test.y)
+        error = loss
+        if episodes.codes is not None:
+            scores = _scores(learner, state, prediction, encoded.queries, episodes.codes)
+            seen = _seen(episodes, stop, tasks)
+            # what was never shown is no answer, unless nothing was shown at all
+            scores = scores.masked_fill(~(seen | ~seen.any(-1, keepdim=True))[:, None], -torch.inf)
+            error = (scores.argmax(-1) != episodes.test.task).to(loss.dtype)
+        both = torch.stack([error, loss], -1)
+        # queries come task after task, equally many of each
+        rows.append(both.unflatten(1, (tasks, -1)).mean(2))
+    return torch.stack(rows, 1).cpu()
+
+
+def _scores(learner: Learner, state, prediction: Tensor, queries, codes: Tensor) -> Tensor:
+    target = learner.target
+    assert isinstance(target, Classes)
+    if target.tokens == 1:
+        return target.rank(prediction, codes)
+    return learner.score(state, queries, codes)
+
+
+def _seen(episodes: Episodes, stop: int, tasks: int) -> Tensor:
+    """[B, K]: which classes were among the first `stop` examples."""
+    shown = episodes.train.task[:, :stop]
+    return torch.zeros(len(shown), tasks, dtype=torch.bool, device=shown.device).scatter(
+        1, shown, True
+    )
+
+
+def summarise(outcomes: Float[Tensor, "E S K two"], stops: list[int]) -> Evaluation:
+    """Means over episodes, and how far they would move with other episodes."""
+    outcomes = outcomes.double()
+    count = len(outcomes)
+    whole = outcomes[:, -1].mean(1)
+    stderr, task_stderr, mean = _stderr(whole), _stderr(outcomes), outcomes.mean(0)
+    return Evaluation(
+        error=whole[:, 0].mean().item(),
+        stderr=stderr[0].item(),
+        loss=whole[:, 1].mean().item(),
+        loss_stderr=stderr[1].item(),
+        episodes=count,
+        stops=stops,
+        task_error=mean[..., 0].tolist(),
+        task_stderr=task_stderr[..., 0].tolist(),
+        task_loss=mean[..., 1].tolist(),
+        task_loss_stderr=task_stderr[..., 1].tolist(),
+    )
+
+
+def _stderr(values: Float[Tensor, "E *rest"]) -> Float[Tensor, "*rest"]:
+    """Of the mean over axis 0; 0 where there is one value, and so no spread to see."""
+    if len(values) == 1:
+        return torch.zeros_like(values[0])
+    return values.std(0) / len(values) ** 0.5
+
+
+def evaluate_run(
+    path: Path,
+    on: str | None,
+    shape: dict[str, int],
+    split: Split,
+    episodes: int,
+    stops: bool,
+    seed: int,
+    device: torch.device,
+) -> tuple[dict, Path, bool]:
+    """Score a finished run, on its own benchmark or another; kept as JSON in its folder."""
+    config, benchmark, learner = load_run(path, str(device))
+    spec = replace(config.spec, **shape)
+    if on is not None:
+        benchmark = _other(on, benchmark, learner, spec)
+    at = range(spec.shots, spec.length + 1, spec.shots) if stops else None
+    with progress(f"evaluating meta-{split}", episodes) as show:
+        found = evaluate(
+            learner,
+            benchmark,
+            spec,
+            split=split,
+            episodes=episodes,
+            seed=seed,
+            at=at,
+            tick=lambda done, total: show(done, ""),
+        )
+    name = on or config.benchmark.name
+    facts = {"benchmark": name, "split": split, **asdict(spec), "seed": seed, **asdict(found)}
+    file = f"{name}-{split}-{spec.tasks}x{spec.shots}-seed{seed}{'-stops' if stops else ''}.json"
+    kept = path / "evaluations" / file.replace(":", "_").replace("/", "_")
+    write_json(kept, facts)
+    return facts, kept, isinstance(learner.target, Classes)
+
+
+def _other(name: str, own: Benchmark, learner: Learner, spec: EpisodeSpec) -> Benchmark:
+    """Another benchmark, if what it shows and asks for looks the same to the learner."""
+    other = BENCHMARKS.build(name)
+    if other.x_shape != own.x_shape or not learner.target.fits(other.target(spec)):
+        raise ValueError(
+            f"the learner reads {own.x_shape} and answers {learner.target}; "
+            f"{name} shows {other.x_shape} and asks for {other.target(spec)}"
+        )
+    return other

@@ -1,0 +1,78 @@
+"""Pictures of a run: what it was shown and how it answered, and how it came to learn."""
+
+import io
+import string
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from torch import Tensor
+
+from onepass.episodes import Episodes
+from onepass.files import write_bytes
+
+RIGHT, WRONG, INK, LINE = "#2b8a3e", "#c92a2a", "#343a40", "#1c7ed6"
+STYLES = ("--", ":", "-")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=130)
+    write_bytes(path, content.getvalue())
+
+
+def letter(k: int) -> str:
+    """A name for class k: A to Z, then A1, B1, ..."""
+    return string.ascii_uppercase[k % 26] + (str(k // 26) if k >= 26 else "")
+
+
+def contact_sheet(
+    figure: Figure | SubFigure, episodes: Episodes, answers: list[int], title: str
+) -> None:
+    """One episode of images, a row per class: what was shown, then each query under its answer."""
+    train, test, _ = episodes
+    tasks = int(train.task.max()) + 1
+    shots, queries = train.x.shape[1] // tasks, test.x.shape[1] // tasks
+    figure.suptitle(title, color=INK)
+    parts = figure.subfigures(1, 2, width_ratios=[shots + 0.6, queries + 0.2], squeeze=False)
+    shown, asked = parts[0]
+    for part, name in (
+        (shown, "shown, one by one"),
+        (asked, "asked: its answer, and right or wrong"),
+    ):
+        part.suptitle(name, fontsize=9, color=INK)
+    rows = shown.subplots(tasks, shots, squeeze=False)
+    for k in range(tasks):
+        for axis, image in zip(rows[k], train.x[0, train.task[0] == k], strict=True):
+            _show(axis, image)
+        rows[k, 0].set_ylabel(letter(k), rotation=0, ha="right", va="center", color=INK)
+    for k, row in enumerate(asked.subplots(tasks, queries, squeeze=False)):
+        for q, axis in enumerate(row):
+            place = k * queries + q
+            colour = RIGHT if answers[place] == k else WRONG
+            _show(axis, test.x[0, place], colour, width=1.8)
+            axis.set_title(letter(answers[place]), fontsize=8, color=colour, pad=2)
+
+
+def learning_curve(axis: Axes, metrics: list[dict], marks: dict[str, float]) -> None:
+    """Error while meta-training, with lines for what it should beat and where it ended."""
+    lines = [line for line in metrics if "split" not in line]
+    steps, errors = [line["step"] for line in lines], [100 * line["error"] for line in lines]
+    axis.plot(steps, errors, color=LINE, linewidth=2, label="classes it meta-trains on")
+    for (name, value), style in zip(marks.items(), STYLES, strict=False):
+        label = f"{name}, new classes: {100 * value:.1f} %"
+        axis.axhline(100 * value, color=INK, linestyle=style, linewidth=1, label=label)
+    axis.set(xlabel="meta-training step", ylabel="error in %", ylim=(0, 100))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8, loc="center right")
+
+
+def _show(
+    axis: Axes, image: Float[Tensor, "c h w"], colour: str = "#dee2e6", width: float = 0.8
+) -> None:
+    axis.imshow(np.asarray(image[0].cpu()), cmap="gray", vmin=-1, vmax=1)
+    axis.set(xticks=[], yticks=[])
+    for spine in axis.spines.values():
+        spine.set(color=colour, linewidth=width)

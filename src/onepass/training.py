@@ -1,0 +1,352 @@
+"""Meta-training, one function read top to bottom: sample, loss, backward, step, log, checkpoint."""
+
+import contextlib
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from onepass.benchmarks.base import Benchmark, draw
+from onepass.config import Config, build, to_json
+from onepass.episodes import Episodes
+from onepass.evaluation import evaluate
+from onepass.learner import Learner
+from onepass.objectives import OBJECTIVES, meta_loss
+from onepass.progress import Show, progress
+from onepass.run import (
+    Run,
+    alone,
+    begin,
+    command_line,
+    commit,
+    cut_metrics,
+    load_checkpoint,
+    load_weights,
+    now,
+    save_checkpoint,
+    save_weights,
+)
+from onepass.seeds import derive, generator
+
+Tell = Callable[[str], None]
+
+
+class Interrupted(Exception):
+    """Asked to stop by a signal; everything is saved."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
+    """Meta-train, evaluate, write the result; goes on where an earlier call left off."""
+    where = pick_device(device)
+    benchmark, learner = build(config)
+    check_trainable(config, benchmark, learner)
+    learner.to(where)
+    if where.type == "cuda":
+        # the layout the card's convolutions want; on a CPU it would be slower
+        learner.to(memory_format=torch.channels_last)
+    run = begin(path, config)
+    with alone(run), caught_signals() as caught:
+        if run.has("result.json"):
+            tell(f"{path} is finished already; its result stands")
+            load_weights(run.weights, learner)
+            return learner
+        optimiser = torch.optim.Adam(learner.parameters(), config.rate, fused=where.type == "cuda")
+        done = resume(run, learner, optimiser, tell)
+        with progress("meta-training", config.steps, done) as show, events(run, done) as log:
+            seconds, started = seconds_so_far(run), time.monotonic()
+            learner.train()
+            pending: list[Tensor] = []
+            for step in range(done, config.steps):
+                for group in optimiser.param_groups:
+                    group["lr"] = config.rate_at(step)
+                pending.append(train_step(config, step, benchmark, learner, optimiser))
+                after = step + 1
+                save_now = due(after, config.checkpoint_every, config.steps) or bool(caught)
+                if save_now or due(after, config.log_every, config.steps):
+                    spent = seconds + time.monotonic() - started
+                    write_line(run, config, after, pending, spent, show, log)
+                    pending = []
+                if config.evaluate_every and due(after, config.evaluate_every, config.steps):
+                    write_evaluation(run, config, after, benchmark, learner, log)
+                if save_now:
+                    save_checkpoint(run, after, checkpoint_of(run, learner, optimiser, after))
+                if caught:
+                    raise Interrupted(
+                        f"stopped by {signal.Signals(caught[0]).name} after step {after}; "
+                        f"the same command goes on from the checkpoint in {path}",
+                        caught[0],
+                    )
+        seconds = seconds_so_far(run)
+        save_weights(run.weights, learner)
+        run.write("result.json", result(config, benchmark, learner, seconds, caught))
+    return learner
+
+
+def train_step(
+    config: Config,
+    step: int,
+    benchmark: Benchmark,
+    learner: Learner,
+    optimiser: torch.optim.Optimizer,
+) -> Tensor:
+    """One update; [loss, guidance, error], still on the device."""
+    device = next(learner.parameters()).device
+    rng = generator(device, config.seed, "data", step)
+    torch.manual_seed(derive(config.seed, "dropout", step))
+    episodes = draw(benchmark, learner.target, "train", config.spec, config.batch, rng)
+    stop = OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
+    guided = config.guided(step)
+    optimiser.zero_grad(set_to_none=True)
+    totals = torch.zeros(3, device=device)
+    for part, part_stop in parts(episodes, stop, config.accumulate):
+        with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+            losses = meta_loss(learner, part, part_stop, guided)
+        total = losses.loss + config.guidance * losses.guidance if guided else losses.loss
+        (total / config.accumulate).backward()
+        totals += torch.stack([value.detach().float() for value in losses]) / config.accumulate
+    optimiser.step()
+    return totals
+
+
+def parts(
+    episodes: Episodes, stop: Tensor | None, count: int
+) -> Iterator[tuple[Episodes, Tensor | None]]:
+    """The batch in `count` equal pieces, one after the other."""
+    batch = len(episodes.train.x)
+    for start in range(0, batch, batch // count):
+        rows = slice(start, start + batch // count)
+        yield tree_map_only(Tensor, lambda t, rows=rows: t[rows], (episodes, stop))
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes a CUDA card or Apple's GPU where there is one."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
+    if name == "auto":
+        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
+    kind = name.partition(":")[0]
+    if not there.get(kind, False):
+        choices = ", ".join(kind for kind, is_there in there.items() if is_there)
+        raise ValueError(f"no device {name!r} on this machine; there are: auto, {choices}")
+    if kind == "cuda":
+        torch.set_float32_matmul_precision("high")
+    return torch.device(name)
+
+
+def check_trainable(config: Config, benchmark: Benchmark, learner: Learner) -> None:
+    """What cannot work, said before the first step."""
+    if config.batch % config.accumulate:
+        raise ValueError(
+            f"a batch of {config.batch} does not divide by accumulate={config.accumulate}"
+        )
+    statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.modules())
+    if config.accumulate > 1 and statistics:
+        raise ValueError(
+            f"accumulate={config.accumulate} would change what batch-norm sees: "
+            "use learner.norm=group, or accumulate=1"
+        )
+    for split in benchmark.splits:
+        # episodes that cannot be drawn show here, not at the end of a long run
+        benchmark.sample(split, config.spec, 1, torch.Generator().manual_seed(0))
+
+
+def due(step: int, every: int, steps: int) -> bool:
+    return step % every == 0 or step == steps
+
+
+@contextlib.contextmanager
+def caught_signals() -> Iterator[list[int]]:
+    """A list that SIGINT and SIGTERM write themselves into; a second one acts at once."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def catch(number: int, frame: object) -> None:
+        caught.append(number)
+        signal.signal(number, before[number])  # pyright: ignore[reportArgumentType]
+
+    for number in before:
+        signal.signal(number, catch)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def checkpoint_of(
+    run: Run, learner: Learner, optimiser: torch.optim.Optimizer, step: int
+) -> dict[str, Tensor]:
+    """Weights, buffers and the optimiser's moments; random numbers follow from seed and step."""
+    tensors = {f"learner/{name}": value for name, value in learner.state_dict().items()}
+    for name, parameter in learner.named_parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"optimiser/{key}/{name}"] = value
+    for name, value in tensors.items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise FloatingPointError(_diverged(run, f"{name} is not finite", step))
+    return tensors
+
+
+def resume(run: Run, learner: Learner, optimiser: torch.optim.Optimizer, tell: Tell) -> int:
+    """Put back the newest sound checkpoint; how many steps are done."""
+    step, tensors, passed_over = load_checkpoint(run)
+    for line in passed_over:
+        tell(line)
+    if passed_over and not step:
+        tell("no sound checkpoint is left, so the run starts over")
+    cut_metrics(run, step)
+    if not step:
+        return 0
+    device = next(learner.parameters()).device
+    weights = {
+        name.removeprefix("learner/"): value
+        for name, value in tensors.items()
+        if name.startswith("learner/")
+    }
+    learner.load_state_dict(weights)
+    for name, parameter in learner.named_parameters():
+        for key in ("step", "exp_avg", "exp_avg_sq"):
+            value = tensors.get(f"optimiser/{key}/{name}")
+            if value is not None:
+                # the fused step counter lives beside the parameter, the plain one on the CPU
+                on_device = key != "step" or device.type == "cuda"
+                optimiser.state[parameter][key] = value.to(device) if on_device else value
+    tell(f"resumed from step {step}")
+    return step
+
+
+def write_line(
+    run: Run,
+    config: Config,
+    step: int,
+    pending: list[Tensor],
+    seconds: float,
+    show: Show,
+    log: Callable[[int, dict[str, float]], None],
+) -> None:
+    """Mean loss since the last line; a loss that is not finite ends the run here."""
+    values = torch.stack(pending).cpu()
+    bad = (~torch.isfinite(values).all(1)).nonzero()
+    if len(bad):
+        first = step - len(pending) + int(bad[0]) + 1
+        raise FloatingPointError(_diverged(run, "the loss is not finite", first))
+    loss, guidance, error = values.mean(0).tolist()
+    speed = step * config.batch / seconds
+    line = {
+        "step": step,
+        "loss": loss,
+        "guidance": guidance,
+        "error": error,
+        "rate": config.rate_at(step - 1),
+        "episodes_per_s": speed,
+        "seconds": seconds,
+    }
+    with open(run.metrics, "a") as file:
+        file.write(json.dumps(line) + "\n")
+    log(step, {key: line[key] for key in ("loss", "guidance", "error", "rate", "episodes_per_s")})
+    show(step, f"loss {loss:.3f}  error {error:.3f}  {speed:,.0f} episodes/s")
+
+
+def _diverged(run: Run, what: str, step: int) -> str:
+    kept = run.checkpoints()
+    last = f"the last good checkpoint is {kept[0]}" if kept else "there is no checkpoint yet"
+    return f"{what} at step {step} with seed {run.config.seed}; {last}. Try a lower rate."
+
+
+def write_evaluation(run, config, step, benchmark, learner, log) -> None:
+    """Held-out classes where the benchmark has some; never the ones the result is about."""
+    split = "validation" if "validation" in benchmark.splits else "train"
+    held = evaluate(
+        learner,
+        benchmark,
+        config.spec,
+        split=split,
+        episodes=config.evaluation_episodes,
+        batch=config.evaluation_batch,
+        seed=config.seed,
+    )
+    line = {"step": step, "split": split, "error": held.error, "stderr": held.stderr}
+    with open(run.metrics, "a") as file:
+        file.write(json.dumps({**line, "loss": held.loss}) + "\n")
+    log(step, {f"{split}/error": held.error, f"{split}/loss": held.loss})
+
+
+def seconds_so_far(run: Run) -> float:
+    return max((line.get("seconds", 0.0) for line in run.read_metrics()), default=0.0)
+
+
+@contextlib.contextmanager
+def events(run: Run, done: int) -> Iterator[Callable[[int, dict[str, float]], None]]:
+    """TensorBoard events beside the metrics file."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(run.path / "events"), purge_step=done or None) as writer:
+
+        def log(step: int, values: dict[str, float]) -> None:
+            for name, value in values.items():
+                writer.add_scalar(name, value, step)
+
+        yield log
+
+
+def result(
+    config: Config, benchmark: Benchmark, learner: Learner, seconds: float, caught: list[int]
+) -> dict:
+    """What a run came to, complete in one file."""
+    device = next(learner.parameters()).device
+    scores = {}
+    for split in ("test", "train"):
+        with progress(f"evaluating meta-{split}", config.evaluation_episodes) as show:
+
+            def tick(done: int, total: int, show: Show = show) -> None:
+                if caught:
+                    name = signal.Signals(caught[0]).name
+                    message = f"stopped by {name} while evaluating; the same command goes on"
+                    raise Interrupted(message, caught[0])
+                show(done, "")
+
+            scores[f"meta_{split}"] = asdict(
+                evaluate(
+                    learner,
+                    benchmark,
+                    config.spec,
+                    split=split,
+                    episodes=config.evaluation_episodes,
+                    batch=config.evaluation_batch,
+                    seed=config.seed,
+                    tick=tick,
+                )
+            )
+    return {
+        "benchmark": config.benchmark.name,
+        "learner": config.learner.name,
+        "tasks": config.tasks,
+        "shots": config.shots,
+        "queries": config.queries,
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "steps": config.steps,
+        **scores,
+        "parameters": sum(p.numel() for p in learner.parameters() if p.requires_grad),
+        "command": command_line(),
+        "commit": commit(),
+        "date": now(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "torch": torch.__version__,
+        "seconds": seconds,
+        "episodes_per_s": config.steps * config.batch / seconds,
+        "config": to_json(config),
+    }
