@@ -54,7 +54,7 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
     learner.to(where)
     if where.type == "cuda":
         # the layout the card's convolutions want; on a CPU it would be slower
-        learner.to(memory_format=torch.channels_last)
+        learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     run = begin(path, config)
     with alone(run), caught_signals() as caught:
         if run.has("result.json"):
