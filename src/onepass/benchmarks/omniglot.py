@@ -75,7 +75,7 @@ class Omniglot(Benchmark):
         if device not in self._banks:
             bank = as_bank(*self._store).to(device)
             self._banks[device] = {
-                split: bank.only(torch.tensor(ids, device=device))
+                split: bank.only(torch.tensor(ids, dtype=torch.long, device=device))
                 for split, ids in self.classes.items()
             }
         return self._banks[device]
