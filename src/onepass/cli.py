@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
+from onepass.signals import Interrupted
+
 app = typer.Typer(
     name="onepass",
     no_args_is_help=True,
@@ -48,7 +50,7 @@ def main() -> None:
     except typer.TyperException as error:
         message = getattr(error, "format_message", lambda: str(error))()
         code = _fail(f"{message}{_commands(message)}" if message else "")
-    except (ValueError, OSError, ArithmeticError) as error:
+    except (ValueError, OSError, ArithmeticError, Interrupted) as error:
         code = _fail(str(error), getattr(error, "exit_code", 2))
     except (KeyboardInterrupt, typer.Abort):
         code = _fail("stopped", 130)

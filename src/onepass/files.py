@@ -39,6 +39,18 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise OSError(f"could not write {path}: {error.strerror or error}") from error
 
 
+def append_line(path: Path, line: str) -> None:
+    """One more line, or none of it."""
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with open(path, "ab") as file:
+            file.write(f"{line}\n".encode())
+    except OSError as error:
+        with suppress(OSError):
+            os.truncate(path, before)
+        raise OSError(f"could not write {path}: {error.strerror or error}") from error
+
+
 def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 

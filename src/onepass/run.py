@@ -7,7 +7,6 @@ import platform
 import shlex
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,14 +17,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
 
 from onepass.benchmarks.base import Benchmark
 from onepass.config import Config, build, differences, from_json, to_json
 from onepass.files import write_bytes, write_json
 from onepass.learner import Learner
-
-KEPT_CHECKPOINTS = 2
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,7 @@ class Run:
     def read_metrics(self) -> list[dict[str, Any]]:
         if not self.metrics.is_file():
             return []
-        return [json.loads(line) for line in self.metrics.read_text().splitlines() if line]
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
 
 
 def begin(path: Path, config: Config) -> Run:
@@ -91,53 +87,18 @@ def begin(path: Path, config: Config) -> Run:
 
 @contextmanager
 def alone(run: Run) -> Iterator[None]:
-    """Holds the folder against a second process; the lock goes with the process."""
+    """Holds the folder against a second process; the lock goes with the process.
+
+    What a killed process left half-written is swept up.
+    """
     with open(run.path / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(f"another process is training in {run.path}") from error
+        for leftover in run.path.rglob(".*.tmp"):
+            leftover.unlink()
         yield
-
-
-def save_checkpoint(run: Run, step: int, tensors: dict[str, Tensor]) -> None:
-    """One file, whole or not at all; the one before it is kept, older ones go."""
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    marks = {"step": str(step), "checksum": _checksum(tensors)}
-    write_bytes(run.checkpoint_path(step), save(tensors, metadata=marks))
-    for path in run.checkpoints()[KEPT_CHECKPOINTS:]:
-        path.unlink()
-
-
-def load_checkpoint(run: Run) -> tuple[int, dict[str, Tensor], list[str]]:
-    """The newest sound checkpoint (or step 0 and nothing), and what was passed over."""
-    passed_over = []
-    for path in run.checkpoints():
-        try:
-            content = path.read_bytes()
-            tensors = load(content)
-            marks = _metadata(content)
-        except (SafetensorError, ValueError, KeyError) as error:
-            passed_over.append(f"{path.name} is damaged ({error}), so it is passed over")
-            continue
-        if marks.get("checksum") != _checksum(tensors):
-            passed_over.append(f"{path.name} is damaged (wrong checksum), so it is passed over")
-            continue
-        return int(marks["step"]), tensors, passed_over
-    return 0, {}, passed_over
-
-
-def _metadata(content: bytes) -> dict[str, str]:
-    length = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + length])["__metadata__"]
-
-
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    code = 0
-    for name in sorted(tensors):
-        code = zlib.crc32(name.encode(), code)
-        code = zlib.crc32(tensors[name].flatten().view(torch.uint8).numpy().data, code)
-    return f"{code:08x}"
 
 
 def save_weights(path: Path, learner: torch.nn.Module) -> None:
@@ -169,16 +130,10 @@ def load_run(path: Path | str, device: str = "cpu") -> tuple[Config, Benchmark, 
 def cut_metrics(run: Run, step: int) -> None:
     """Forget what was logged after `step`: a resumed run logs it again."""
     if run.metrics.is_file():
-        lines = [line for line in run.metrics.read_text().splitlines() if _whole(line)]
+        # a process that was killed may have left half a line, which has no end
+        lines = [line for line in run.metrics.read_text().splitlines(keepends=True) if "\n" in line]
         kept = [line for line in lines if json.loads(line)["step"] <= step]
-        write_bytes(run.metrics, "".join(f"{line}\n" for line in kept).encode())
-
-
-def _whole(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except json.JSONDecodeError:
-        return False
+        write_bytes(run.metrics, "".join(kept).encode())
 
 
 def environment() -> dict[str, Any]:

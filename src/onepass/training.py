@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -14,9 +12,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from onepass.benchmarks.base import Benchmark, draw
+from onepass.checkpoint import diverged, resume, save_checkpoint
 from onepass.config import Config, build, to_json
 from onepass.episodes import Episodes
 from onepass.evaluation import evaluate
+from onepass.files import append_line
 from onepass.learner import Learner
 from onepass.objectives import OBJECTIVES, meta_loss
 from onepass.progress import Show, progress
@@ -26,24 +26,14 @@ from onepass.run import (
     begin,
     command_line,
     commit,
-    cut_metrics,
-    load_checkpoint,
     load_weights,
     now,
-    save_checkpoint,
     save_weights,
 )
 from onepass.seeds import derive, generator
+from onepass.signals import caught_signals, leave
 
 Tell = Callable[[str], None]
-
-
-class Interrupted(Exception):
-    """Asked to stop by a signal; everything is saved."""
-
-    def __init__(self, message: str, signal_number: int):
-        super().__init__(message)
-        self.signal_number = signal_number
 
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
@@ -71,8 +61,9 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
                 for group in optimiser.param_groups:
                     group["lr"] = config.rate_at(step)
                 pending.append(train_step(config, step, benchmark, learner, optimiser))
-                after = step + 1
-                save_now = due(after, config.checkpoint_every, config.steps) or bool(caught)
+                # looked at once: a signal that comes later is for the next step
+                after, stopping = step + 1, list(caught)
+                save_now = bool(stopping) or due(after, config.checkpoint_every, config.steps)
                 if save_now or due(after, config.log_every, config.steps):
                     spent = seconds + time.monotonic() - started
                     write_line(run, config, after, pending, spent, show, log)
@@ -80,13 +71,8 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
                 if config.evaluate_every and due(after, config.evaluate_every, config.steps):
                     write_evaluation(run, config, after, benchmark, learner, log)
                 if save_now:
-                    save_checkpoint(run, after, checkpoint_of(run, learner, optimiser, after))
-                if caught:
-                    raise Interrupted(
-                        f"stopped by {signal.Signals(caught[0]).name} after step {after}; "
-                        f"the same command goes on from the checkpoint in {path}",
-                        caught[0],
-                    )
+                    save_checkpoint(run, after, learner, optimiser)
+                leave(stopping, f"after step {after}, saved in {path}")
         seconds = seconds_so_far(run)
         save_weights(run.weights, learner)
         run.write("result.json", result(config, benchmark, learner, seconds, caught))
@@ -164,70 +150,6 @@ def due(step: int, every: int, steps: int) -> bool:
     return step % every == 0 or step == steps
 
 
-@contextlib.contextmanager
-def caught_signals() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM write themselves into; a second one acts at once."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def catch(number: int, frame: object) -> None:
-        caught.append(number)
-        signal.signal(number, before[number])  # pyright: ignore[reportArgumentType]
-
-    for number in before:
-        signal.signal(number, catch)
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def checkpoint_of(
-    run: Run, learner: Learner, optimiser: torch.optim.Optimizer, step: int
-) -> dict[str, Tensor]:
-    """Weights, buffers and the optimiser's moments; random numbers follow from seed and step."""
-    tensors = {f"learner/{name}": value for name, value in learner.state_dict().items()}
-    for name, parameter in learner.named_parameters():
-        for key, value in optimiser.state.get(parameter, {}).items():
-            tensors[f"optimiser/{key}/{name}"] = value
-    for name, value in tensors.items():
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            raise FloatingPointError(_diverged(run, f"{name} is not finite", step))
-    return tensors
-
-
-def resume(run: Run, learner: Learner, optimiser: torch.optim.Optimizer, tell: Tell) -> int:
-    """Put back the newest sound checkpoint; how many steps are done."""
-    step, tensors, passed_over = load_checkpoint(run)
-    for line in passed_over:
-        tell(line)
-    if passed_over and not step:
-        tell("no sound checkpoint is left, so the run starts over")
-    cut_metrics(run, step)
-    if not step:
-        return 0
-    device = next(learner.parameters()).device
-    weights = {
-        name.removeprefix("learner/"): value
-        for name, value in tensors.items()
-        if name.startswith("learner/")
-    }
-    learner.load_state_dict(weights)
-    for name, parameter in learner.named_parameters():
-        for key in ("step", "exp_avg", "exp_avg_sq"):
-            value = tensors.get(f"optimiser/{key}/{name}")
-            if value is not None:
-                # the fused step counter lives beside the parameter, the plain one on the CPU
-                on_device = key != "step" or device.type == "cuda"
-                optimiser.state[parameter][key] = value.to(device) if on_device else value
-    tell(f"resumed from step {step}")
-    return step
-
-
 def write_line(
     run: Run,
     config: Config,
@@ -242,7 +164,7 @@ def write_line(
     bad = (~torch.isfinite(values).all(1)).nonzero()
     if len(bad):
         first = step - len(pending) + int(bad[0]) + 1
-        raise FloatingPointError(_diverged(run, "the loss is not finite", first))
+        raise FloatingPointError(diverged(run, "the loss is not finite", first))
     loss, guidance, error = values.mean(0).tolist()
     speed = step * config.batch / seconds
     line = {
@@ -254,16 +176,9 @@ def write_line(
         "episodes_per_s": speed,
         "seconds": seconds,
     }
-    with open(run.metrics, "a") as file:
-        file.write(json.dumps(line) + "\n")
+    append_line(run.metrics, json.dumps(line))
     log(step, {key: line[key] for key in ("loss", "guidance", "error", "rate", "episodes_per_s")})
     show(step, f"loss {loss:.3f}  error {error:.3f}  {speed:,.0f} episodes/s")
-
-
-def _diverged(run: Run, what: str, step: int) -> str:
-    kept = run.checkpoints()
-    last = f"the last good checkpoint is {kept[0]}" if kept else "there is no checkpoint yet"
-    return f"{what} at step {step} with seed {run.config.seed}; {last}. Try a lower rate."
 
 
 def write_evaluation(run, config, step, benchmark, learner, log) -> None:
@@ -279,8 +194,7 @@ def write_evaluation(run, config, step, benchmark, learner, log) -> None:
         seed=config.seed,
     )
     line = {"step": step, "split": split, "error": held.error, "stderr": held.stderr}
-    with open(run.metrics, "a") as file:
-        file.write(json.dumps({**line, "loss": held.loss}) + "\n")
+    append_line(run.metrics, json.dumps({**line, "loss": held.loss}))
     log(step, {f"{split}/error": held.error, f"{split}/loss": held.loss})
 
 
@@ -312,10 +226,7 @@ def result(
         with progress(f"evaluating meta-{split}", config.evaluation_episodes) as show:
 
             def tick(done: int, total: int, show: Show = show) -> None:
-                if caught:
-                    name = signal.Signals(caught[0]).name
-                    message = f"stopped by {name} while evaluating; the same command goes on"
-                    raise Interrupted(message, caught[0])
+                leave(caught, "while evaluating, after the last step")
                 show(done, "")
 
             scores[f"meta_{split}"] = asdict(

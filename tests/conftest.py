@@ -1,0 +1,55 @@
+"""What tests share: small configs, and nothing of the machine's own settings."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from onepass.config import Component, Config
+
+# tests share the machine: one thread each, or they wait for each other
+torch.set_num_threads(1)
+
+TINY = Config(
+    Component("sine"),
+    Component("transformer", {"width": 16, "layers": 1, "heads": 2, "norm": "group"}),
+    recipe="tiny",
+    tasks=3,
+    shots=2,
+    queries=2,
+    steps=12,
+    batch=4,
+    rate=1e-3,
+    log_every=4,
+    checkpoint_every=5,
+    evaluation_episodes=8,
+    evaluation_batch=4,
+)
+
+
+@pytest.fixture
+def tiny() -> Callable[..., Config]:
+    """A config that trains in a blink; `tiny(steps=20)` changes a setting."""
+    return lambda **changes: replace(TINY, **changes)
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs `onepass ...` as a person would, in an empty folder."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-m", "onepass", *arguments],
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return run
