@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from jaxtyping import install_import_hook
 
-from onepass.config import Component, Config
+# every shape and type that a signature promises is checked while the tests run
+with install_import_hook("onepass", "beartype.beartype"):
+    from onepass import checks, describe, quickstart, training  # noqa: F401
+    from onepass.config import Component, Config
 
 # tests share the machine: one thread each, or they wait for each other
 torch.set_num_threads(1)

@@ -1,5 +1,49 @@
-"""`python -m onepass` is the command `onepass`."""
+"""The command `onepass`, and `python -m onepass`: every mistake is answered with one line."""
 
-from onepass.cli import main
+import sys
 
-main()
+import typer
+
+from onepass.cli import app, data_app
+from onepass.signals import Interrupted
+
+
+def main() -> None:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    if len(arguments) < len(sys.argv) - 1:
+        sys.exit(app(args=arguments))
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except typer.TyperException as error:
+        message = getattr(error, "format_message", lambda: str(error))()
+        code = _fail(message + _choices(message))
+    except (ValueError, OSError, ArithmeticError, Interrupted) as error:
+        code = _fail(str(error), getattr(error, "exit_code", 2))
+    except (KeyboardInterrupt, typer.Abort):
+        code = _fail("stopped", 130)
+    except Exception as error:  # noqa: BLE001
+        code = _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int = 2) -> int:
+    if message:
+        print(f"onepass: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _choices(message: str) -> str:
+    """The commands there are, after one that is not."""
+    if not message.startswith("No such command"):
+        return ""
+
+    def names(group: typer.Typer) -> list[str]:
+        commands = group.registered_commands
+        return [command.name or getattr(command.callback, "__name__", "") for command in commands]
+
+    below = [f"data {name}" for name in names(data_app)]
+    return f" There are: {', '.join(sorted([*names(app), *below]))}."
+
+
+if __name__ == "__main__":
+    main()

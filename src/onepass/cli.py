@@ -9,8 +9,6 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from onepass.signals import Interrupted
-
 app = typer.Typer(
     name="onepass",
     no_args_is_help=True,
@@ -38,38 +36,6 @@ Seed = Annotated[int | None, Option(help="Decides every random number.")]
 Data = Annotated[Path | None, Option(help="Folder of downloaded files, instead of ONEPASS_DATA.")]
 Device = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
-
-
-def main() -> None:
-    """Run a command; every mistake is answered with one line."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    if len(arguments) < len(sys.argv) - 1:
-        sys.exit(app(args=arguments))
-    try:
-        code = app(args=arguments, standalone_mode=False)
-    except typer.TyperException as error:
-        message = getattr(error, "format_message", lambda: str(error))()
-        code = _fail(f"{message}{_commands(message)}" if message else "")
-    except (ValueError, OSError, ArithmeticError, Interrupted) as error:
-        code = _fail(str(error), getattr(error, "exit_code", 2))
-    except (KeyboardInterrupt, typer.Abort):
-        code = _fail("stopped", 130)
-    except Exception as error:  # noqa: BLE001
-        code = _fail(f"{type(error).__name__}: {error} (--debug shows where)", 1)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _fail(message: str, code: int = 2) -> int:
-    if message:
-        print(f"onepass: {' '.join(message.split())}", file=sys.stderr)
-    return code
-
-
-def _commands(message: str) -> str:
-    if not message.startswith("No such command"):
-        return ""
-    names = [command.name or command.callback.__name__ for command in app.registered_commands]  # pyright: ignore[reportOptionalMemberAccess]
-    return f" There are: {', '.join(sorted([*names, 'data']))}."
 
 
 def _version(wanted: bool) -> None:
@@ -171,16 +137,16 @@ def train(
     Example: onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
     """
     _use(data)
+    from onepass.describe import asks_for_classes
     from onepass.run import Run
+    from onepass.tables import print_result
     from onepass.training import train
 
     config = _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed)
     path = out or Path("runs") / _run_name(config, settings or [])
     train(config, path, device, tell=_tell)
-    result = Run(path).read("result.json")
-    for split in ("meta_test", "meta_train"):
-        print(f"{split.replace('_', '-'):<12}{_score(result[split], _is_class(path))}")
-    print(f"{result['episodes_per_s']:,.0f} episodes/s, {result['seconds']:,.0f} s; run: {path}")
+    print_result(Run(path).read("result.json"), asks_for_classes(config))
+    print(f"run: {path}")
 
 
 @app.command()
@@ -208,6 +174,7 @@ def evaluate(
     """
     _use(data)
     from onepass.evaluation import evaluate_run
+    from onepass.tables import print_evaluation
     from onepass.training import pick_device
 
     score, path, is_class = evaluate_run(
@@ -223,9 +190,7 @@ def evaluate(
     if as_json:
         print(json.dumps(score, indent=2))
         return
-    print(f"meta-{split:<8} {_score(score, is_class)}   ({episodes:,} episodes)")
-    if stops:
-        _print_stops(score, is_class)
+    print_evaluation(score, is_class)
     print(f"kept in {path}")
 
 
@@ -314,28 +279,6 @@ def _run_name(config, settings: list[str]) -> str:
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _is_class(path: Path) -> bool:
-    from onepass.describe import asks_for_classes
-    from onepass.run import Run
-
-    return asks_for_classes(Run(path).config)
-
-
-def _score(score: dict, is_class: bool) -> str:
-    if is_class:
-        error = f"error {100 * score['error']:.2f} +- {100 * score['stderr']:.2f} %"
-        return f"{error}  loss {score['loss']:.4f}"
-    return f"error {score['error']:.4f} +- {score['stderr']:.4f}"
-
-
-def _print_stops(score: dict, is_class: bool) -> None:
-    unit, scale = ("%", 100) if is_class else ("", 1)
-    print(f"error{unit and ' in ' + unit} of tasks seen, and of the first task, after n examples:")
-    for n, (stop, row) in enumerate(zip(score["stops"], score["task_error"], strict=True), 1):
-        seen = row[:n]
-        print(f"{stop:>8}{scale * sum(seen) / len(seen):>10.3f}{scale * row[0]:>10.3f}")
 
 
 def _first_lines(error: Exception) -> str:

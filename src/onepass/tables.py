@@ -1,0 +1,28 @@
+"""Scores as a person reads them: errors of classes in percent, always with a standard error."""
+
+from typing import Any
+
+
+def print_result(result: dict[str, Any], is_class: bool) -> None:
+    for split in ("meta_test", "meta_train"):
+        print(f"{split.replace('_', '-'):<12}{_score(result[split], is_class)}")
+    print(f"{result['episodes_per_s']:,.0f} episodes/s, {result['seconds']:,.0f} s")
+
+
+def print_evaluation(found: dict[str, Any], is_class: bool) -> None:
+    """The score, and one line per stop where there are several."""
+    shape = f"{found['tasks']} tasks x {found['shots']} shots, {found['episodes']:,} episodes"
+    print(f"{found['benchmark']}, meta-{found['split']}, {shape}: {_score(found, is_class)}")
+    if len(found["stops"]) == 1:
+        return
+    unit, scale = (" in %", 100) if is_class else ("", 1)
+    print(f"error{unit} of all tasks seen so far, and of the first task, after n examples:")
+    for seen, (stop, row) in enumerate(zip(found["stops"], found["task_error"], strict=True), 1):
+        print(f"{stop:>8}{scale * sum(row[:seen]) / seen:>10.3f}{scale * row[0]:>10.3f}")
+
+
+def _score(score: dict[str, Any], is_class: bool) -> str:
+    if is_class:
+        error = f"error {100 * score['error']:.2f} +- {100 * score['stderr']:.2f} %"
+        return f"{error}, loss {score['loss']:.4f}"
+    return f"error {score['error']:.4f} +- {score['stderr']:.4f}"

@@ -1,0 +1,349 @@
+"""Episodes drawn from a bank are fair and leak nothing; files are written whole or not at all."""
+
+import errno
+import json
+import os
+import resource
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from onepass import files
+from onepass.benchmarks.bank import Bank, check_enough, sample_bank, to_unit
+from onepass.episodes import EpisodeSpec, Examples, arranged, distinct, task_ids
+
+SIZES = (4, 9, 5, 20, 4, 7)
+SPEC = EpisodeSpec(tasks=3, shots=2, queries=2)
+quickly = settings(max_examples=50, deadline=None)
+
+
+def numbered_bank(sizes=SIZES) -> Bank:
+    """Image i is the two bytes of i, so that a sample tells which image it is."""
+    count = torch.tensor(sizes)
+    number = torch.arange(sum(sizes))
+    images = torch.stack([number // 256, number % 256], -1).to(torch.uint8)
+    return Bank(images[:, None, None], count.cumsum(0) - count, count, max(sizes))
+
+
+def image_numbers(x):
+    high, low = ((x + 1) * 127.5).round().long().flatten(2).unbind(-1)
+    return 256 * high + low
+
+
+def class_of(number, sizes=SIZES):
+    return torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[number]
+
+
+def drawn(batch, spec=SPEC, sizes=SIZES, seed=0):
+    """The numbers of the images of the stream and of the queries, [B, tasks, shots or queries]."""
+    rng = torch.Generator().manual_seed(seed)
+    train, test, _ = sample_bank(numbered_bank(sizes), spec, batch, rng)
+    return tuple(image_numbers(part.x).unflatten(1, (spec.tasks, -1)) for part in (train, test))
+
+
+def chi_square(outcomes, cells: int) -> float:
+    count = torch.bincount(outcomes.flatten(), minlength=cells).double()
+    assert len(count) == cells
+    expected = count.sum() / cells
+    return float(((count - expected) ** 2 / expected).sum())
+
+
+def one_in_a_thousand(cells: int) -> float:
+    """What a fair chi-square exceeds once in 1,000 times (Wilson and Hilferty 1931)."""
+    spread = 2 / (9 * (cells - 1))
+    return (cells - 1) * (1 - spread + 3.09 * spread**0.5) ** 3
+
+
+@st.composite
+def banks_and_specs(draw):
+    sizes = tuple(draw(st.lists(st.integers(2, 12), min_size=1, max_size=8)))
+    shots = draw(st.integers(1, min(sizes) - 1))
+    queries = draw(st.integers(1, min(sizes) - shots))
+    return sizes, EpisodeSpec(draw(st.integers(1, len(sizes))), shots, queries)
+
+
+def test_the_limit_is_the_one_in_the_tables():
+    # 99.9 % points for 5 and 29 degrees of freedom; the approximation is 1.2 % off at 5
+    assert one_in_a_thousand(6) == pytest.approx(20.515, rel=0.02)
+    assert one_in_a_thousand(30) == pytest.approx(58.301, rel=0.002)
+
+
+def test_every_class_is_as_likely_at_every_place():
+    stream, _ = drawn(6000)
+    for place in class_of(stream[:, :, 0]).unbind(1):
+        assert chi_square(place, len(SIZES)) < one_in_a_thousand(len(SIZES))
+
+
+def test_every_pair_of_classes_is_as_likely():
+    stream, _ = drawn(6000)
+    first, second = class_of(stream[:, :2, 0]).unbind(1)
+    # the second is one of the five others
+    pair = first * (len(SIZES) - 1) + second - (second > first).long()
+    cells = len(SIZES) * (len(SIZES) - 1)
+    assert chi_square(pair, cells) < one_in_a_thousand(cells)
+
+
+def test_every_image_of_a_class_is_as_likely_in_the_stream_and_as_a_query():
+    for part in drawn(6000):
+        for k, size in enumerate(SIZES):
+            among = part[..., 0][class_of(part[..., 0]) == k] - sum(SIZES[:k])
+            assert chi_square(among, size) < one_in_a_thousand(size)
+
+
+@quickly
+@given(case=banks_and_specs(), seed=st.integers(0, 2**32))
+def test_no_class_comes_twice_in_an_episode(case, seed):
+    sizes, spec = case
+    stream, _ = drawn(4, spec, sizes, seed)
+    for episode in class_of(stream[:, :, 0], sizes):
+        assert len(set(episode.tolist())) == spec.tasks
+
+
+@quickly
+@given(case=banks_and_specs(), seed=st.integers(0, 2**32))
+def test_no_image_comes_twice_in_an_episode(case, seed):
+    sizes, spec = case
+    stream, queries = drawn(4, spec, sizes, seed)
+    for episode in torch.cat([stream, queries], 2).flatten(1):
+        assert len(set(episode.tolist())) == spec.tasks * (spec.shots + spec.queries)
+
+
+@quickly
+@given(case=banks_and_specs(), seed=st.integers(0, 2**32))
+def test_all_images_of_a_task_are_of_one_class_whatever_the_sizes(case, seed):
+    sizes, spec = case
+    stream, queries = drawn(4, spec, sizes, seed)
+    of_task = class_of(torch.cat([stream, queries], 2), sizes)
+    assert (of_task == of_task[..., :1]).all()
+
+
+def test_stream_and_queries_are_disjoint():
+    stream, queries = drawn(500)
+    assert not (stream.flatten(1)[:, :, None] == queries.flatten(1)[:, None]).any()
+
+
+def test_a_class_that_is_just_large_enough_is_used_up():
+    spec = EpisodeSpec(tasks=2, shots=3, queries=2)
+    stream, queries = drawn(20, spec, sizes=(5, 9, 5))
+    for task in torch.cat([stream, queries], 2).flatten(0, 1).tolist():
+        k = int(class_of(task[0], (5, 9, 5)))
+        assert k == 1 or sorted(task) == list(range(14 * (k > 0), 14 * (k > 0) + 5))
+
+
+def test_classes_are_numbered_in_order_of_appearance():
+    rng = torch.Generator().manual_seed(0)
+    train, test, codes = sample_bank(numbered_bank(), SPEC, 7, rng)
+    assert codes is None
+    for part in (train, test):
+        assert part.y.tolist() == part.task.tolist() == [[0, 0, 1, 1, 2, 2]] * 7
+
+
+def test_the_generator_decides_all():
+    assert_close(drawn(5, seed=3), drawn(5, seed=3), rtol=0, atol=0)
+    assert not torch.equal(drawn(5, seed=3)[0], drawn(5, seed=4)[0])
+
+
+def test_a_bank_of_only_some_classes_draws_only_those():
+    some = torch.tensor([5, 0, 2])
+    rng = torch.Generator().manual_seed(0)
+    train, test, _ = sample_bank(numbered_bank().only(some), SPEC, 50, rng)
+    seen = class_of(image_numbers(torch.cat([train.x, test.x], 1)))
+    assert set(seen.flatten().tolist()) == set(some.tolist())
+
+
+def test_bytes_reach_both_ends_of_the_unit_range():
+    unit = to_unit(torch.arange(256, dtype=torch.uint8))
+    assert unit[0] == -1
+    assert unit[255] == 1
+    assert_close(unit.double(), torch.linspace(-1, 1, 256, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_a_bank_too_small_is_refused_with_both_numbers():
+    check_enough("it", 3, 4, SPEC)
+    with pytest.raises(ValueError, match="it has 2 classes, and tasks is 3"):
+        check_enough("it", 2, 4, SPEC)
+    with pytest.raises(ValueError, match=r"classes of 3 images, .* 2 \+ 2 = 4"):
+        check_enough("it", 3, 3, SPEC)
+
+
+@quickly
+@given(data=st.data(), among=st.integers(1, 30), seed=st.integers(0, 2**32))
+def test_distinct_gives_indices_in_range_and_none_twice(data, among, seed):
+    count = data.draw(st.integers(1, among))
+    rows = distinct((2, 3), among, count, torch.Generator().manual_seed(seed))
+    assert rows.shape == (2, 3, count)
+    for row in rows.flatten(0, 1).tolist():
+        assert len(set(row)) == count
+        assert set(row) <= set(range(among))
+
+
+def numbered_examples(batch: int, tasks: int, shots: int) -> Examples:
+    """x and y say which example it is."""
+    number = torch.arange(batch * tasks * shots).view(batch, -1)
+    x = torch.stack([number, number**2], -1)
+    return Examples(x, -number, task_ids(tasks, shots, batch, torch.device("cpu")))
+
+
+@quickly
+@given(tasks=st.integers(1, 5), shots=st.integers(1, 5), seed=st.integers(0, 2**32))
+def test_shuffling_keeps_examples_whole_and_in_their_episode(tasks, shots, seed):
+    before = numbered_examples(3, tasks, shots)
+    x, y, task = arranged(before, "shuffled", torch.Generator().manual_seed(seed))
+    number = x[..., 0]
+    assert torch.equal(number.sort(1).values, before.x[..., 0])
+    assert torch.equal(x[..., 1], number**2)
+    assert torch.equal(y, -number)
+    assert torch.equal(task, number % (tasks * shots) // shots)
+
+
+def test_blocked_examples_come_task_after_task_and_use_no_randomness():
+    rng = torch.Generator().manual_seed(0)
+    state = rng.get_state()
+    x, _, task = arranged(numbered_examples(2, 3, 2), "blocked", rng)
+    assert x[0, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert task.tolist() == [[0, 0, 1, 1, 2, 2]] * 2
+    assert torch.equal(rng.get_state(), state)
+
+
+def test_every_order_is_as_likely():
+    examples = numbered_examples(4800, tasks=2, shots=2)
+    x, _, _ = arranged(examples, "shuffled", torch.Generator().manual_seed(0))
+    place = (x[..., 0] % 4 * torch.tensor([64, 16, 4, 1])).sum(1)
+    _, outcome = place.unique(return_inverse=True)
+    assert chi_square(outcome, 24) < one_in_a_thousand(24)
+
+
+@pytest.mark.parametrize("wrong", [{"tasks": 0}, {"shots": -1}, {"queries": 0}, {"order": "so"}])
+def test_an_impossible_spec_is_refused(wrong):
+    (name, value) = next(iter(wrong.items()))
+    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
+        EpisodeSpec(**wrong)
+
+
+def disk_is_full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@contextmanager
+def no_file_longer_than(limit: int):
+    """The kernel writes up to the limit and fails then, as a disk does that fills up."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync"])
+@pytest.mark.parametrize("old", [b"old", None])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(call, old, tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    if old:
+        path.write_bytes(old)
+    monkeypatch.setattr(files.os, call, disk_is_full)
+    with pytest.raises(OSError, match=f"could not write {path}: No space left"):
+        files.write_bytes(path, b"new")
+    left = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert left == ({"file": old} if old else {})
+
+
+def test_a_write_that_stops_halfway_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with no_file_longer_than(1000), pytest.raises(OSError, match=f"could not write {path}"):
+        files.write_bytes(path, bytes(100_000))
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_write_replaces_the_file_and_makes_its_folder(tmp_path):
+    path = tmp_path / "some" / "folder" / "file"
+    for content in (b"old and long", b"new"):
+        files.write_bytes(path, content)
+        assert path.read_bytes() == content
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_json_comes_back_as_it_went(tmp_path):
+    content = {"a": [1, 2.5, None], "b": "é"}
+    files.write_json(tmp_path / "file", content)
+    assert json.loads((tmp_path / "file").read_bytes()) == content
+
+
+def test_a_line_is_appended_whole(tmp_path):
+    for line in ("one", "zwölf"):
+        files.append_line(tmp_path / "file", line)
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "one\nzwölf\n"
+
+
+def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
+    path = tmp_path / "file"
+    files.append_line(path, "one")
+    with no_file_longer_than(50), pytest.raises(OSError, match=f"could not write {path}"):
+        files.append_line(path, "x" * 100)
+    assert path.read_bytes() == b"one\n"
+    files.append_line(path, "two")
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+def fill_half(path, error):
+    with files.whole_folder(path) as folder:
+        (folder / "file").write_text("half")
+        raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), OSError(28, "full")])
+def test_a_folder_that_fails_leaves_nothing(error, tmp_path):
+    with pytest.raises(type(error)):
+        fill_half(tmp_path / "a" / "b", error)
+    assert os.listdir(tmp_path / "a") == []
+
+
+def test_a_folder_that_cannot_be_renamed_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.os, "replace", disk_is_full)
+    path = tmp_path / "a" / "b"
+    with (
+        pytest.raises(OSError, match=f"could not write {path}: No space left"),
+        files.whole_folder(path) as folder,
+    ):
+        (folder / "file").write_text("whole")
+    assert os.listdir(tmp_path / "a") == []
+
+
+def test_a_folder_appears_only_when_it_is_full(tmp_path):
+    path = tmp_path / "a" / "b"
+    with files.whole_folder(path) as folder:
+        (folder / "file").write_text("whole")
+        assert not path.exists()
+    assert (path / "file").read_text() == "whole"
+    assert os.listdir(tmp_path / "a") == ["b"]
+
+
+def test_of_two_that_fill_a_folder_the_first_wins_and_both_end_well(tmp_path):
+    path = tmp_path / "a" / "b"
+    with files.whole_folder(path) as late:
+        (late / "file").write_text("late")
+        with files.whole_folder(path) as early:
+            (early / "file").write_text("early")
+    assert (path / "file").read_text() == "early"
+    assert os.listdir(tmp_path / "a") == ["b"]
+
+
+def test_the_cache_is_where_the_person_says(tmp_path, monkeypatch):
+    for name in ("ONEPASS_CACHE", "XDG_CACHE_HOME", "ONEPASS_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert files.data_dir() is None
+    places = [files.cache_dir()]
+    for name in ("XDG_CACHE_HOME", "ONEPASS_CACHE", "ONEPASS_DATA"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+        places.append(files.cache_dir())
+    given = tmp_path / "ONEPASS_CACHE"
+    expected = [tmp_path / ".cache" / "onepass", tmp_path / "XDG_CACHE_HOME" / "onepass"]
+    assert places == [*expected, given, given]
+    assert files.data_dir() == tmp_path / "ONEPASS_DATA"

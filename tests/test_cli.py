@@ -1,0 +1,190 @@
+"""The command line, as a person or a script meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = [
+    ["quickstart"],
+    ["list"],
+    ["describe"],
+    ["train"],
+    ["evaluate"],
+    ["check"],
+    ["data", "list"],
+    ["data", "prepare"],
+]
+SMALL = ["width=16", "layers=1", "heads=2", "encoder=cnn_small"]
+
+MIXER = '''
+import torch
+from torch import nn
+from onepass import Mixer
+
+class Average(Mixer):
+    """The running mean of what was seen."""
+
+    def __init__(self, width: int, heads: int = 1):
+        super().__init__()
+        self.value, self.width = nn.Linear(width, width), width
+
+    def init_state(self, batch):
+        zeros = self.value.weight.new_zeros
+        return zeros(batch, self.width), zeros(batch, 1)
+
+    def step(self, x, state):
+        total, count = state[0] + self.value(x), state[1] + 1
+        return total / count, (total, count)
+
+class Leaky(Average):
+    """Gives later tokens away."""
+
+    def scan(self, x, state):
+        outputs, state = super().scan(x, state)
+        return outputs + x.sum(1, keepdim=True) * 1e-3, state
+
+def nothing():
+    return None
+'''
+
+
+def test_help_is_there_with_an_example_for_every_command(command):
+    said = command("--help").stdout
+    for path in COMMANDS:
+        assert path[0] in said
+        page = command(*path, "--help")
+        assert page.returncode == 0
+        assert f"Example: onepass {' '.join(path)}" in page.stdout
+
+
+def test_version_and_help_do_not_load_torch():
+    script = (
+        "import sys; sys.argv = ['onepass', '--help']\n"
+        "from onepass.__main__ import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "import onepass\n"
+        "assert not {'torch', 'matplotlib', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_version(command):
+    assert command("--version").stdout == "onepass 0.1.0\n"
+
+
+def test_list_for_scripts(command):
+    there = json.loads(command("list", "--json").stdout)
+    assert set(there) == {"benchmarks", "learners", "mixers", "recipes"}
+    assert {"glyphs", "omniglot", "sine"} <= set(there["benchmarks"])
+    sizes = {"transformer", "transformer_s", "transformer_m", "transformer_xl"}
+    assert sizes | {"pn"} <= set(there["learners"])
+    assert "attention" in there["mixers"]
+    assert {"paper", "quickstart"} <= set(there["recipes"])
+    assert "transformer_xl" in command("list").stdout
+
+
+def test_describe_for_scripts_and_people(command):
+    described = command("describe", "omniglot", "transformer", "--tasks", "20", "--json")
+    facts = json.loads(described.stdout)
+    assert facts["parameters"] == 9_926_900
+    assert facts["tokens"] == 200
+    assert facts["state_bytes"] == 4 * 4_096 * 200 + 8
+    assert "9,926,900" in command("describe", "omniglot", "transformer").stdout
+
+
+def test_train_then_evaluate(command, tmp_path):
+    flags = ["--tasks", "3", "--shots", "2", "--queries", "2", "--recipe", "paper", "--seed", "3"]
+    settings = ["steps=6", "batch=2", "checkpoint_every=3", "evaluate_every=3"]
+    evaluation = ["evaluation_episodes=4"]
+    arguments = ["train", "glyphs", "transformer", *flags, "--out", "here", *settings, *evaluation]
+    ended = command(*arguments, *SMALL)
+    assert ended.returncode == 0, ended.stderr
+    assert "meta-test   error" in ended.stdout
+    assert "\x1b" not in ended.stdout + ended.stderr, "no terminal codes where there is no terminal"
+    names = {"config.json", "metrics.jsonl", "weights.safetensors", "result.json"}
+    assert names <= {path.name for path in (tmp_path / "here").iterdir()}
+    result = json.loads((tmp_path / "here" / "result.json").read_text())
+    assert result["command"].startswith("onepass train glyphs transformer --tasks 3")
+    assert (result["tasks"], result["seed"], result["steps"]) == (3, 3, 6)
+    assert 0 <= result["meta_test"]["error"] <= 1
+    asked = command("evaluate", "here", "--shots", "1", "--episodes", "4", "--stops", "--json")
+    assert json.loads(asked.stdout)["shots"] == 1
+    asked = command("evaluate", "here", "--episodes", "4", "--stops")
+    assert "error in % of all tasks seen" in asked.stdout
+    again = command(*arguments, *SMALL)
+    assert again.returncode == 0
+    assert "finished already" in again.stderr
+
+
+def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
+    small = ["steps=1", "batch=1", "evaluation_episodes=1", "width=16", "layers=1", "heads=2"]
+    ended = command("train", "sine", "transformer", "--tasks", "2", *small)
+    assert ended.returncode == 0, ended.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("sine-transformer-2x5-paper-seed0-steps=1")
+    assert "+- " in ended.stdout
+    assert "%" not in ended.stdout, "a squared error is no percentage"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["trane"], "No such command 'trane'. Did you mean 'train'? There are: check, data list,"),
+        (["train", "glyphs"], "Missing argument 'learner'"),
+        (["train", "glyps", "pn"], "no benchmark 'glyps'; there are: glyphs, omniglot, sine"),
+        (["train", "glyphs", "pnn"], "no learner 'pnn'; there are: pn, sequence"),
+        (["train", "sine", "pn"], "pn learns classes"),
+        (["train", "glyphs", "pn", "--recipe", "best?"], "no recipe 'best?'; there are: paper"),
+        (["train", "glyphs", "pn", "--tasks", "0"], "tasks=0: Input should be greater"),
+        (["train", "glyphs", "pn", "--shots", "0"], "shots=0: Input should be greater"),
+        (
+            ["train", "glyphs", "pn", "--tasks", "five"],
+            "'--tasks': Input should be a valid integer",
+        ),
+        (["train", "glyphs", "pn", "--data", "nowhere"], "--data nowhere: there is no such folder"),
+        (["train", "glyphs", "pn", "--device", "tpu"], "no device 'tpu'"),
+        (["train", "glyphs", "transformer", "vocabulary=3"], "make only 3"),
+        (["train", "glyphs", "pn", "benchmark.bank=3"], "bank of glyphs has 3 classes, and tasks"),
+        (["train", "omniglot", "pn"], "no omniglot/images_background.zip"),
+        (["evaluate", "nowhere"], "nowhere is not a run: it has no config.json"),
+        (["check", "no_such:Thing"], "there is no module 'no_such'"),
+        (["check", "thing"], "nothing is called 'thing'; there are: attention"),
+        (["data", "prepare", "imagenet"], "no data set 'imagenet' to prepare; there are: omniglot"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_answered_with_one_line(command, arguments, said, tmp_path):
+    ended = command(*arguments, ONEPASS_DATA="", ONEPASS_CACHE=str(tmp_path / "cache"))
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_debug_shows_where(command):
+    ended = command("train", "glyphs", "pnn", "--debug")
+    assert "Traceback" in ended.stderr
+    assert "no learner 'pnn'" in ended.stderr
+
+
+def test_check_holds_anyones_component_to_the_laws(command, tmp_path):
+    (tmp_path / "mine.py").write_text(MIXER)
+    good = command("check", "mine:Average")
+    assert good.returncode == 0, good.stderr
+    assert good.stdout.count("holds") == 4
+    bad = command("check", "mine:Leaky")
+    assert bad.returncode == 2
+    assert "FAILS  causal" in bad.stdout
+    assert "breaks" in bad.stderr
+    assert "it has: Average, Leaky, nothing" in command("check", "mine:Averag").stderr
+    assert "is no Mixer, Learner or Benchmark" in command("check", "mine:nothing").stderr
+
+
+def test_anyones_mixer_trains_by_name(command, tmp_path):
+    (tmp_path / "mine.py").write_text(MIXER)
+    settings = ["mixer=mine:Average", "steps=2", "batch=2", "evaluation_episodes=2", *SMALL[:3]]
+    ended = command("train", "sine", "sequence", "--tasks", "2", "--out", "run", *settings)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,53 @@
+"""Does it train? Every learner beats chance by far, in a minute or less."""
+
+import pytest
+
+from onepass.config import Component, Config, override
+from onepass.recipes import make_config
+from onepass.run import Run
+from onepass.training import train
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"width": 64, "layers": 2, "heads": 4, "dropout": 0.0, "encoder": "cnn_small"}
+
+
+def meta_test_error(config: Config, path) -> float:
+    train(config, path / "run", "cpu", lambda line: None)
+    return Run(path / "run").read("result.json")["meta_test"]["error"]
+
+
+CASES = {
+    "transformer": ("transformer", ["steps=600"], 0.25),
+    "joint tokens": ("transformer", ["steps=600", "tokens=joint"], 0.25),
+    "codes of two": ("transformer", ["steps=900", "vocabulary=3", "code_length=2"], 0.30),
+    "midstream": ("transformer", ["steps=700", "objective=midstream"], 0.25),
+    "shuffled": ("transformer", ["steps=600", "order=shuffled"], 0.25),
+    "pn": ("pn", ["steps=100"], 0.12),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_new_glyphs_are_learned(case, tmp_path):
+    """Chance is 80 % error."""
+    learner, settings, most = CASES[case]
+    config = override(
+        make_config("quickstart", "glyphs", learner),
+        ["benchmark.bank=800", "evaluation_episodes=128", *settings],
+    )
+    assert meta_test_error(config, tmp_path) < most
+
+
+def test_new_sines_are_learned(tmp_path):
+    """Answering 0 scores 0.54, and so does whoever learns nothing from the stream."""
+    config = Config(
+        Component("sine"),
+        Component("transformer", {"width": 64, "layers": 2, "heads": 4, "dropout": 0.0}),
+        tasks=3,
+        shots=5,
+        queries=3,
+        steps=1_000,
+        rate=1e-3,
+        evaluation_episodes=128,
+    )
+    assert meta_test_error(config, tmp_path) < 0.25
