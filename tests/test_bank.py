@@ -217,10 +217,10 @@ def test_every_order_is_as_likely():
     assert chi_square(outcome, 24) < one_in_a_thousand(24)
 
 
-@pytest.mark.parametrize("wrong", [{"tasks": 0}, {"shots": -1}, {"queries": 0}, {"order": "so"}])
+@pytest.mark.parametrize("wrong", [{"tasks": 0}, {"shots": -1}, {"queries": 0}])
 def test_an_impossible_spec_is_refused(wrong):
-    (name, value) = next(iter(wrong.items()))
-    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
         EpisodeSpec(**wrong)
 
 

@@ -136,7 +136,7 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
         (["train", "glyphs"], "Missing argument 'learner'"),
         (["train", "glyps", "pn"], "no benchmark 'glyps'; there are: glyphs, omniglot, sine"),
         (["train", "glyphs", "pnn"], "no learner 'pnn'; there are: pn, sequence"),
-        (["train", "sine", "pn"], "pn learns classes"),
+        (["train", "sine", "pn"], "pn learns Classes, and this benchmark asks for 50 numbers"),
         (["train", "glyphs", "pn", "--recipe", "best?"], "no recipe 'best?'; there are: paper"),
         (["train", "glyphs", "pn", "--tasks", "0"], "tasks=0: Input should be greater"),
         (["train", "glyphs", "pn", "--shots", "0"], "shots=0: Input should be greater"),

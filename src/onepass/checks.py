@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from onepass.benchmarks.base import Benchmark, draw
+from onepass.config import Component, build_learner
 from onepass.episodes import Episodes, EpisodeSpec
 from onepass.learner import Learner, encode_episodes, probe
 from onepass.mixers.base import Mixer
@@ -218,13 +219,11 @@ def laws_of(name: str, options: dict[str, Any]) -> list[tuple[str, Callable[[], 
         return _bound(MIXER_LAWS, lambda: MIXERS.build(name, WIDTH, **options).double().eval())
     if kind is BENCHMARKS:
         return _bound(BENCHMARK_LAWS, lambda: BENCHMARKS.build(name, **options))
-    laws = []
-    for data in ("glyphs", "sine"):
-        if data == "sine" and _takes_only_classes(name, options):
-            continue
-        for label, law in _bound(LEARNER_LAWS, lambda data=data: _learner(name, options, data)):
-            laws.append((f"{label} ({data})", law))
-    return laws
+    return [
+        (f"{label} ({data})", law)
+        for data in _answerable(name, options)
+        for label, law in _bound(LEARNER_LAWS, lambda data=data: _learner(name, options, data))
+    ]
 
 
 def _bound(laws: list[Callable], build: Callable) -> list[tuple[str, Callable[[], None]]]:
@@ -259,16 +258,21 @@ def _kind(name: str):
 
 def _learner(name: str, options: dict[str, Any], data: str) -> tuple[Learner, Benchmark]:
     benchmark = BENCHMARKS.build(data)
-    learner = LEARNERS.build(name, benchmark.x_shape, benchmark.target(SPEC), **options)
+    learner = build_learner(Component(name, options), benchmark, SPEC)
     return learner.double().eval(), benchmark
 
 
-def _takes_only_classes(name: str, options: dict[str, Any]) -> bool:
-    try:
-        _learner(name, options, "sine")
-    except ValueError:
-        return True
-    return False
+def _answerable(name: str, options: dict[str, Any]) -> list[str]:
+    """Which of a benchmark of classes and one of vectors the learner takes."""
+    refused = {}
+    for data in ("glyphs", "sine"):
+        try:
+            _learner(name, options, data)
+        except ValueError as error:
+            refused[data] = error
+    if len(refused) == 2:
+        raise refused["glyphs"]
+    return [data for data in ("glyphs", "sine") if data not in refused]
 
 
 def _tokens(batch: int, length: int) -> Tensor:

@@ -1,5 +1,6 @@
 """What a run is, in full: frozen, validated, the same after a trip through JSON."""
 
+import inspect
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, field, fields, replace
@@ -81,11 +82,19 @@ def build(config: Config) -> tuple[Benchmark, Learner]:
     """The benchmark and a freshly initialised learner; the seed decides its weights."""
     benchmark = BENCHMARKS.build(config.benchmark.name, **config.benchmark.options)
     torch.manual_seed(config.seed)
-    target = benchmark.target(config.spec)
-    learner = LEARNERS.build(
-        config.learner.name, benchmark.x_shape, target, **config.learner.options
-    )
-    return benchmark, learner
+    return benchmark, build_learner(config.learner, benchmark, config.spec)
+
+
+def build_learner(component: Component, benchmark: Benchmark, spec: EpisodeSpec) -> Learner:
+    """A learner for what this benchmark shows and asks; one that cannot answer that is refused."""
+    target = benchmark.target(spec)
+    _, parameter, *_ = inspect.signature(LEARNERS[component.name]).parameters.values()
+    if inspect.isclass(parameter.annotation) and not isinstance(target, parameter.annotation):
+        raise ValueError(
+            f"{component.name} learns {parameter.annotation.__name__}, and "
+            f"this benchmark asks for {target}"
+        )
+    return LEARNERS.build(component.name, benchmark.x_shape, target, **component.options)
 
 
 def to_json(config: Config) -> dict[str, Any]:

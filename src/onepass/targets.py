@@ -26,13 +26,18 @@ class Classes:
 
     def __post_init__(self):
         if self.classes < 1 or self.length < 1 or self.vocabulary < 0:
-            raise ValueError(f"{self} makes no sense: counts start at 1")
+            raise ValueError(
+                f"{self.classes} classes, code_length {self.length}: counts start at 1"
+            )
         if self.outputs**self.length < self.classes:
             raise ValueError(
                 f"{self.classes} classes need as many codes, and {self.length} token(s) over a "
                 f"vocabulary of {self.outputs} make only {self.outputs**self.length}: "
                 "raise vocabulary or code_length, or lower tasks"
             )
+
+    def __str__(self) -> str:
+        return f"{self.classes} classes, codes of {self.length} token(s) over {self.outputs}"
 
     @property
     def outputs(self) -> int:
@@ -145,7 +150,11 @@ class Vector:
     outputs: int
     decode: Callable[[Tensor], Tensor] = as_is
     distance: Callable[[Tensor, Tensor], Tensor] = squared_error
+    kind: str = "numbers"
     tokens: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.outputs} {self.kind}"
 
     def embedding(self, width: int, norm: Norm) -> nn.Module:
         return VectorEmbedding(self.outputs, width, norm)
@@ -170,12 +179,12 @@ class Vector:
 
 def pixels(outputs: int) -> Vector:
     """Grey values in [-1, 1]."""
-    return Vector(outputs, decode=torch.tanh)
+    return Vector(outputs, decode=torch.tanh, kind="pixels")
 
 
 def angle() -> Vector:
     """A direction, as (cos, sin)."""
-    return Vector(2, decode=direction, distance=cosine_error)
+    return Vector(2, decode=direction, distance=cosine_error, kind="numbers that are an angle")
 
 
 Target = Classes | Vector

@@ -10,7 +10,7 @@ from torch import Tensor
 from onepass.encoders import Encoder, Norm, make_embedder
 from onepass.learner import Learner
 from onepass.registry import LEARNERS
-from onepass.targets import Classes, Target
+from onepass.targets import Classes
 
 # score of a class with no example yet; finite, so that nothing seen means a uniform answer
 UNSEEN = -1e9
@@ -58,11 +58,9 @@ def squared_distance(
 @LEARNERS.add("pn")
 def pn(
     x_shape: tuple[int, ...],
-    target: Target,
+    target: Classes,
     width: int = 512,
     encoder: str = "auto",
     norm: Norm = "batch",
 ) -> Prototype:
-    if not isinstance(target, Classes):
-        raise ValueError("pn learns classes, and this benchmark asks for vectors")
     return Prototype(make_embedder(x_shape, width, encoder, norm), target)

@@ -1,0 +1,60 @@
+"""The code and the commands in README and docs work as they stand."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(?P<kind>\w+)(?: file=(?P<file>\S+))?\n(?P<text>.*?)^```", re.M | re.S)
+HOW_TOS = ["add-a-mixer.md", "add-a-learner.md", "add-a-benchmark.md"]
+
+
+def blocks(page: Path) -> list[re.Match]:
+    return list(BLOCK.finditer(page.read_text()))
+
+
+@pytest.mark.parametrize("name", HOW_TOS)
+def test_how_to_works_as_written(name, command, tmp_path):
+    for block in blocks(ROOT / "docs" / name):
+        if block["kind"] == "python":
+            (tmp_path / block["file"]).write_text(block["text"])
+            continue
+        for line in block["text"].strip().splitlines():
+            program, *arguments = shlex.split(line)
+            assert program == "onepass"
+            ended = command(*arguments)
+            assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
+
+
+def test_python_of_the_readme_runs(tmp_path):
+    (source,) = [block["text"] for block in blocks(ROOT / "README.md") if block["kind"] == "python"]
+    arguments = [sys.executable, "-c", source]
+    ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_commands_named_in_the_pages_exist(command):
+    known = set(re.findall(r"^  (\w+) ", command("--help").stdout, re.M))
+    assert {"train", "evaluate", "data"} <= known
+    for page in PAGES:
+        for line in re.findall(r"^onepass (\w+)", page.read_text(), re.M):
+            assert line in known, f"{page.name}: onepass {line}"
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("target", ["quickstart", "test", "test-slow", "format"])
+def test_make_knows_what_the_readme_names(target):
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
