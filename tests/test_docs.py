@@ -1,5 +1,6 @@
 """The code and the commands in README and docs work as they stand."""
 
+import json
 import re
 import shlex
 import shutil
@@ -51,6 +52,21 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.stem)
+def test_the_results_page_says_what_the_results_say(path):
+    result = json.loads(path.read_text())
+    score = result["meta_test"]
+    (row,) = [
+        line for line in (ROOT / "docs/results.md").read_text().splitlines() if path.name in line
+    ]
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells[:3] == [result["benchmark"], result["learner"], str(result["seed"])]
+    assert cells[3] == f"{100 * score['error']:.2f} +- {100 * score['stderr']:.2f}"
+    assert cells[4] == f"{100 * result['meta_train']['error']:.2f}"
+    assert result["device"] == "NVIDIA H200"
+    assert len(result["commit"]) == 40
 
 
 @pytest.mark.parametrize("target", ["quickstart", "test", "test-slow", "format"])
