@@ -82,12 +82,13 @@ def test_classes_differ():
     assert len(seen) == 500
 
 
-@settings(max_examples=50, deadline=None)
-@given(tasks=st.integers(1, 100), seed=st.integers(0, 2**32))
-def test_no_class_comes_twice_in_an_episode(tasks, seed):
-    ids = _different(tasks, 3, torch.Generator().manual_seed(seed))
+@pytest.mark.parametrize("tasks", [1, 2, 5, 7, 30])
+def test_no_class_comes_twice_in_an_episode(tasks, monkeypatch):
+    # of 2**30 classes one would hardly come twice by chance, of 30 it would
+    monkeypatch.setattr("onepass.benchmarks.glyphs.CLASSES", 30)
+    ids = _different(tasks, 50, torch.Generator().manual_seed(0))
     assert ids.min() >= 0
-    assert ids.max() < CLASSES
+    assert ids.max() < 30
     for episode in ids.tolist():
         assert len(set(episode)) == tasks
 

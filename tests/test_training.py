@@ -269,6 +269,15 @@ def test_accumulating_is_refused_where_it_would_change_something(tiny, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
+def test_a_step_that_does_not_fit_says_what_to_try(tiny, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise torch.OutOfMemoryError("tried to allocate 100 GiB")
+
+    monkeypatch.setattr(training, "meta_loss", full)
+    with pytest.raises(ValueError, match=r"4 episodes in 2 part\(s\) does not fit.*accumulate=4"):
+        train(tiny(accumulate=2), tmp_path / "run", "cpu", SILENT)
+
+
 def test_bf16_learns_as_float32_does(tiny, tmp_path):
     losses = {}
     for precision in ("float32", "bf16"):

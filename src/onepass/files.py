@@ -34,9 +34,9 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise OSError(f"could not write {path}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def append_line(path: Path, line: str) -> None:

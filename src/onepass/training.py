@@ -96,10 +96,17 @@ def train_step(
     optimiser.zero_grad(set_to_none=True)
     totals = torch.zeros(3, device=device)
     for part, part_stop in parts(episodes, stop, config.accumulate):
-        with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-            losses = meta_loss(learner, part, part_stop, guided)
-        total = losses.loss + config.guidance * losses.guidance if guided else losses.loss
-        (total / config.accumulate).backward()
+        try:
+            with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                losses = meta_loss(learner, part, part_stop, guided)
+            total = losses.loss + config.guidance * losses.guidance if guided else losses.loss
+            (total / config.accumulate).backward()
+        except torch.OutOfMemoryError as error:
+            raise ValueError(
+                f"a step of {config.batch} episodes in {config.accumulate} part(s) does not fit on "
+                f"{device}: try accumulate={2 * config.accumulate} learner.norm=group, "
+                "precision=bf16, or a smaller batch"
+            ) from error
         totals += torch.stack([value.detach().float() for value in losses]) / config.accumulate
     optimiser.step()
     return totals

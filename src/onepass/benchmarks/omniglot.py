@@ -1,7 +1,10 @@
 """Omniglot: 1,623 handwritten characters of 50 alphabets, 20 drawings each (Lake et al. 2015)."""
 
 import io
+import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +30,8 @@ from onepass.targets import Classes
 
 SIZE = 32
 DRAWINGS = 20
+# part/alphabet/character/drawing.png; what archivers add begins with a dot or two underscores
+DRAWING = re.compile(r"(?!__)[^/]+/[^/]+/[^/]+/(?!\.)[^/]+\.png")
 LARGEST_FILE = 1 << 16  # bytes; the real ones have a few hundred
 BASE = "https://github.com/brendenlake/omniglot/raw/master/python"
 PARTS = {
@@ -87,8 +92,9 @@ def prepare(download: bool = False, progress: Progress = lambda done: None) -> P
     if path.is_dir():
         return path
     images, classes, splits = [], [], {}
+    sources = {part: _find(part) or _fetch(part, download) for part in PARTS}
     for part, (split, expected, _) in PARTS.items():
-        source = _find(part) or _fetch(part, download)
+        source = sources[part]
         first = len(classes)
         for name, drawings in _by_class(source).items():
             classes.append(name)
@@ -150,7 +156,7 @@ def _fetch(part: str, download: bool) -> Path:
             path=cache_dir() / "downloads" / "omniglot",
         )
     except (requests.RequestException, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"could not download {part}.zip ({reason}); {advice}") from error
     found = _find(part)
     assert found
@@ -175,7 +181,7 @@ def _pngs(source: Path) -> Iterator[tuple[str, bytes]]:
     try:
         with zipfile.ZipFile(source) as archive:
             for entry in archive.infolist():
-                if entry.filename.count("/") < 3 or not entry.filename.endswith(".png"):
+                if not DRAWING.fullmatch(entry.filename):
                     continue
                 if entry.file_size > LARGEST_FILE:
                     raise ValueError(
@@ -183,16 +189,21 @@ def _pngs(source: Path) -> Iterator[tuple[str, bytes]]:
                         f"drawing has at most {LARGEST_FILE:,}"
                     )
                 yield entry.filename, archive.read(entry)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise ValueError(f"{source} is not a whole zip file: {error}") from error
+    except (zipfile.BadZipFile, zlib.error, OSError, RuntimeError, UnicodeDecodeError) as error:
+        # a runtime error is an encrypted or otherwise unknown archive
+        raise ValueError(f"{source} is not a whole, plain zip file: {error}") from error
 
 
 def _decode(content: bytes, name: str) -> np.ndarray:
+    # the size is read before anything is unpacked: a small file can claim a huge picture
+    if content[:8] != b"\x89PNG\r\n\x1a\n" or len(content) < 24:
+        raise ValueError(f"{name} is not a PNG image")
+    width, height = struct.unpack(">II", content[16:24])
+    if (width, height) != (105, 105):
+        raise ValueError(f"{name} is {width}x{height}, not 105x105")
     try:
         with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
-            if image.size != (105, 105):
-                raise ValueError(f"{name} is {image.size[0]}x{image.size[1]}, not 105x105")
             grey = image.convert("L").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-    except (OSError, SyntaxError) as error:
-        raise ValueError(f"{name} is not a PNG image: {error}") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ValueError(f"{name} is not a whole PNG image: {error}") from error
     return np.asarray(grey)
