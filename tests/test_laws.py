@@ -11,7 +11,15 @@ from onepass.mixers.stack import Block, Position, Stack
 from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
 
 SMALL = dict(width=16, layers=2, heads=2, encoder="auto", norm="batch")
+TINY_CNN = {"channels": (4, 8), "strides": (4, 4)}
 VARIANTS = {
+    "anml": ("anml", TINY_CNN),
+    "anml-segments": ("anml", TINY_CNN | {"segment": 5}),
+    "oml-three-layers": ("oml", {"hidden": 8, "layers": 3, "encoder": "cnn_small"}),
+    "gemcl-published": ("gemcl", {"width": 16, "density": "published"}),
+    "gemcl-map": ("gemcl", {"width": 16, "density": "map"}),
+    "performer-codes-of-2": ("performer", SMALL | {"vocabulary": 3, "code_length": 2}),
+    "linear-codes-of-2": ("linear_transformer", SMALL | {"vocabulary": 3, "code_length": 2}),
     "transformer-joint": ("transformer", SMALL | dict(tokens="joint")),
     "transformer-codes-of-2": ("transformer", SMALL | dict(vocabulary=3, code_length=2)),
     "transformer-codes-of-3": ("transformer", SMALL | dict(vocabulary=2, code_length=3)),

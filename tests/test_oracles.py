@@ -203,6 +203,11 @@ def test_sine_is_as_specified():
     noisy = benchmark.sample("train", EpisodeSpec(), 8, torch.Generator().manual_seed(1))
     still = clean.sample("train", EpisodeSpec(), 8, torch.Generator().manual_seed(1))
     assert abs((noisy.train.x - still.train.x).std() - 0.1) < 0.005
+    # the two phases are independent: on average over tasks the curves have nothing in common
+    x = train.x.unflatten(1, (50, 5))
+    likeness = F.cosine_similarity(x, y, dim=-1)[:, :, 0].flatten()
+    assert abs(likeness.mean()) < 5 * likeness.std() / len(likeness) ** 0.5
+    assert likeness.std() > 0.5
     # x and y have one frequency in [0.1, 1.1): their spectra peak at the same place
     fine = BENCHMARKS.build("sine", points=500, noise=0.0)
     train, _, _ = fine.sample("train", EpisodeSpec(tasks=200, shots=1), 1, rng)

@@ -114,18 +114,28 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
     for assignment in assignments:
         key, text = _assignment(assignment)
         owner, dot, option = key.partition(".")
+        if dot and owner == "mixer":
+            options = config.learner.options.get("mixer_options", {}) | {option: _value(text)}
+            config = _with_option(config, "learner", "mixer_options", options)
+            continue
         if dot and owner in ("learner", "benchmark"):
-            component = getattr(config, owner)
+            pass
         elif key in names and key not in ("learner", "benchmark"):
             config = from_json(to_json(config) | {key: _value(text)})
             continue
         elif key in LEARNERS.options(config.learner.name):
-            owner, option, component = "learner", key, config.learner
+            owner, option = "learner", key
         else:
             raise ValueError(_unknown(config, key, names))
-        options = component.options | {option: _value(text)}
-        config = replace(config, **{owner: replace(component, options=options)})
+        config = _with_option(config, owner, option, _value(text))
     return config
+
+
+def _with_option(config: Config, owner: str, option: str, value: Any) -> Config:
+    component: Component = getattr(config, owner)
+    return replace(
+        config, **{owner: replace(component, options=component.options | {option: value})}
+    )
 
 
 def parse_options(assignments: Sequence[str]) -> dict[str, Any]:

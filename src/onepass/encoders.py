@@ -43,11 +43,12 @@ def cnn(
     norm: Norm = "batch",
     channels: tuple[int, ...] = CHANNELS,
     strides: tuple[int, ...] = (1, 2, 2, 2, 2),
+    bias: bool = False,
 ) -> Encoder:
     """3x3 convolutions; the published one is 32-64-128-256-256."""
     layers, before = [], x_shape[0]
     for after, stride in zip(channels, strides, strict=True):
-        convolution = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        convolution = nn.Conv2d(before, after, 3, stride, padding=1, bias=bias)
         layers += [convolution, make_norm(norm, after, 2), nn.ReLU()]
         before = after
     return _flat(layers, x_shape, channels[-1], math.prod(strides))

@@ -103,6 +103,10 @@ class Classes:
         tokens = F.cross_entropy(prediction.flatten(0, -2), y.flatten(), reduction="none")
         return tokens.view(*y.shape[:2], -1).mean(-1)
 
+    def slope(self, prediction: Float[Tensor, "B Q V"], y: Int[Tensor, "B Q"]) -> Tensor:
+        """The gradient of the loss of each query by its prediction."""
+        return prediction.softmax(-1) - F.one_hot(y, self.outputs).to(prediction.dtype)
+
     def error(self, prediction: Tensor, y: Tensor) -> Float[Tensor, "B Q"]:
         wrong = prediction.argmax(-1) != y
         return wrong.view(*y.shape[:2], -1).any(-1).to(prediction.dtype)
@@ -172,6 +176,10 @@ class Vector:
 
     def loss(self, prediction: Tensor, y: Tensor) -> Float[Tensor, "B Q"]:
         return self.distance(self.decode(prediction), y)
+
+    def slope(self, prediction: Float[Tensor, "B Q O"], y: Float[Tensor, "B Q O"]) -> Tensor:
+        """The gradient of the loss of each query by its prediction."""
+        return torch.func.grad(lambda answer: self.loss(answer, y).sum())(prediction)
 
     def error(self, prediction: Tensor, y: Tensor) -> Float[Tensor, "B Q"]:
         return self.loss(prediction, y)

@@ -4,7 +4,7 @@ The stream x1, y1, x2, y2, ... becomes tokens; a query is one more x, read from 
 """
 
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +114,7 @@ def sequence(
     x_shape: tuple[int, ...],
     target: Target,
     mixer: str = "attention",
+    mixer_options: dict[str, Any] | None = None,
     width: int = 512,
     layers: int = 4,
     heads: int = 8,
@@ -133,7 +134,11 @@ def sequence(
         target = target.coded(vocabulary, code_length)
     blocks = [
         Block(
-            MIXERS.build(mixer, width, heads=heads), width, hidden or 2 * width, dropout, block_norm
+            MIXERS.build(mixer, width, heads=heads, **(mixer_options or {})),
+            width,
+            hidden or 2 * width,
+            dropout,
+            block_norm,
         )
         for _ in range(layers)
     ]
@@ -151,3 +156,5 @@ LEARNERS.add("transformer")(sequence)
 LEARNERS.add("transformer_s")(partial(sequence, width=256, layers=2, heads=4))
 LEARNERS.add("transformer_m")(partial(sequence, layers=2))
 LEARNERS.add("transformer_xl")(partial(sequence, width=1024, heads=16))
+LEARNERS.add("linear_transformer")(partial(sequence, mixer="linear"))
+LEARNERS.add("performer")(partial(sequence, mixer="favor"))

@@ -1,0 +1,232 @@
+"""Linear attention: softmax replaced by a feature map, so that the state is one matrix per head.
+
+    output_t = sum_{s<=t} phi(q_t).phi(k_s) v_s / sum_{s<=t} phi(q_t).phi(k_s)
+
+A feature map may grow without bound, so features come with a log-scale: phi(k_s) = e^{m_s} f_s with
+f_s of order one. The state is kept relative to the largest scale so far; scales of queries cancel,
+and since outputs do not depend on what they are relative to, no gradient goes that way.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from onepass.mixers.base import Mixed, Mixer
+from onepass.registry import MIXERS
+
+CHUNK = 128
+# a log-scale below any other, yet finite: the difference of two of them is 0, not NaN
+LOWEST = -1e30
+
+
+class Sums(NamedTuple):
+    values: Float[Tensor, "B H F V"]  # sum of e^{m_s - scale} f_s v_s
+    keys: Float[Tensor, "B H F"]  # the same without the values
+    scale: Float[Tensor, "B H"]  # the largest m_s so far
+
+
+class Projected(NamedTuple):
+    q: Float[Tensor, "B H L F"]
+    k: Float[Tensor, "B H L F"]
+    v: Float[Tensor, "B H L V"]
+    scale: Float[Tensor, "B H L"]  # m of the keys
+
+
+class Elu(nn.Module):
+    """elu(x) + 1 (Katharopoulos et al. 2020): bounded below, linear above, so the scale is 0."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.features = width
+
+    def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
+        return F.elu(x) + 1, x.new_zeros(x.shape[:-1])
+
+
+class Favor(nn.Module):
+    """FAVOR+ (Choromanski et al. 2021): positive features whose products estimate e^{q.k / sqrt d}.
+
+    With orthogonal directions w of Gaussian length and u = w.x d^{-1/4}, the features are
+    e^{u - |x|^2 / (2 sqrt d)} and e^{-u - |x|^2 / (2 sqrt d)}, over the root of their number. The
+    directions are drawn once and saved with the weights.
+    """
+
+    directions: Tensor
+
+    def __init__(self, width: int, features: int):
+        super().__init__()
+        if features % 2:
+            raise ValueError(f"features is {features}; they come in pairs, so it must be even")
+        self.features, self.width = features, width
+        self.register_buffer("directions", orthogonal_gaussian(features // 2, width))
+
+    def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
+        x = x * self.width**-0.25
+        along = torch.einsum("bhlk,fk->bhlf", x, self.directions.to(x.dtype))
+        log = torch.cat([along, -along], -1)
+        # the largest exponent of each token is its scale; the rest is at most one
+        largest = log.amax(-1)
+        size = x.square().sum(-1) / 2 + math.log(self.features) / 2
+        return (log - largest[..., None]).exp(), largest - size
+
+
+def orthogonal_gaussian(rows: int, width: int) -> Float[Tensor, "rows width"]:
+    """Rows with the lengths of Gaussian vectors, orthogonal within each block of `width`."""
+    blocks = [
+        torch.linalg.qr(torch.randn(width, width, dtype=torch.float64)).Q
+        for _ in range(math.ceil(rows / width))
+    ]
+    lengths = torch.randn(rows, width, dtype=torch.float64).norm(dim=-1, keepdim=True)
+    return (torch.cat(blocks)[:rows] * lengths).float()
+
+
+class LinearAttention(Mixer):
+    def __init__(self, width: int, heads: int, features: Elu | Favor, key: int, value: int):
+        super().__init__()
+        self.heads, self.phi, self.key, self.value = heads, features, key, value
+        self.qkv = nn.Linear(width, heads * (2 * key + value))
+        self.out = nn.Linear(heads * value, width)
+
+    def init_state(self, batch):
+        zeros = self.qkv.weight.new_zeros
+        shape = batch, self.heads, self.phi.features
+        return Sums(zeros(*shape, self.value), zeros(shape), zeros(shape[:2]) + LOWEST)
+
+    def _project(self, x: Float[Tensor, "B L D"]) -> Projected:
+        widths = [self.heads * width for width in (self.key, self.key, self.value)]
+        parts = self.qkv(x).split(widths, -1)
+        q, k, v = (rearrange(part, "b l (h k) -> b h l k", h=self.heads) for part in parts)
+        # sums of many tokens: in full precision also under autocast
+        with torch.autocast(x.device.type, enabled=False):
+            wide = self.qkv.weight.dtype
+            (q, _), (k, scale) = self.phi(q.to(wide)), self.phi(k.to(wide))
+            return Projected(q, k, v.to(wide), scale)
+
+    def step(self, x, state):
+        p = self._project(x[:, None])
+        with torch.autocast(x.device.type, enabled=False):
+            scale = torch.maximum(state.scale, p.scale[:, :, 0]).detach()
+            keep, add = (state.scale - scale).exp(), (p.scale[:, :, 0] - scale).exp()
+            key = add[..., None] * p.k[:, :, 0]
+            state = Sums(
+                keep[..., None, None] * state.values
+                + torch.einsum("bhf,bhv->bhfv", key, p.v[:, :, 0]),
+                keep[..., None] * state.keys + key,
+                scale,
+            )
+            mixed = torch.einsum("bhf,bhfv->bhv", p.q[:, :, 0], state.values)
+            total = torch.einsum("bhf,bhf->bh", p.q[:, :, 0], state.keys)
+        return self.out((mixed / total[..., None]).flatten(1)), state
+
+    def scan(self, x, state):
+        if x.shape[1] == 0:
+            return x, state
+        p, outputs = self._project(x), []
+        with torch.autocast(x.device.type, enabled=False):
+            for start in range(0, x.shape[1], CHUNK):
+                chunk = Projected(*(part[:, :, start : start + CHUNK] for part in p))
+                output, state = _chunk(chunk, state)
+                outputs.append(output)
+        return self.out(rearrange(torch.cat(outputs, 2), "b h l v -> b l (h v)")), state
+
+    def peek(self, x, state):
+        p = self._project(x.flatten(1, 2))
+        with torch.autocast(x.device.type, enabled=False):
+            past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values)
+            total = torch.einsum("bhlf,bhf->bhl", p.q, state.keys)
+            mixed = _with_own(p, past, total, state.scale[..., None], x.shape[2])
+        return self.out(rearrange(mixed, "b h l v -> b l (h v)")).unflatten(1, x.shape[1:3])
+
+    def mix(self, x, queries, stop=None, own=None):
+        stream, state = self.scan(x, self.init_state(x.shape[0]))
+        if stop is None and own is None:
+            return Mixed(stream, self.peek(queries, state), x.new_zeros(()))
+        # stops and guidance need the weights of the queries on single tokens
+        asked, past = self._project(queries.flatten(1, 2)), self._project(x)
+        chunk = queries.shape[2]
+        with torch.autocast(x.device.type, enabled=False):
+            seen = (
+                None
+                if stop is None
+                else torch.arange(x.shape[1], device=x.device) < stop[..., None]
+            )
+            weight, scale = _attend(asked.q, past, seen, chunk)
+            values = torch.einsum("bhlt,bhtv->bhlv", weight, past.v)
+            mixed = _with_own(asked, values, weight.sum(-1), scale, chunk)
+            guided = weight[:, : self.heads // 2].unflatten(2, (-1, chunk))
+            guidance = x.new_zeros(()) if own is None else _misplaced(guided, own)
+        answers = self.out(rearrange(mixed, "b h l v -> b l (h v)"))
+        return Mixed(stream, answers.unflatten(1, queries.shape[1:3]), guidance)
+
+
+def _attend(
+    q: Float[Tensor, "B H L F"], past: Projected, seen: Bool[Tensor, "B Q T"] | None, chunk: int
+) -> tuple[Float[Tensor, "B H L T"], Float[Tensor, "B H #L"]]:
+    """Weights on the (seen) past tokens, relative to the largest scale among them."""
+    log = past.scale[:, :, None]
+    if seen is not None:
+        log = log.masked_fill(~seen.repeat_interleave(chunk, 1)[:, None], -torch.inf)
+    largest = log.detach().amax(-1, keepdim=True).clamp(min=LOWEST)
+    return torch.einsum("bhlf,bhtf->bhlt", q, past.k) * (log - largest).exp(), largest[..., 0]
+
+
+def _chunk(p: Projected, state: Sums) -> tuple[Float[Tensor, "B H L V"], Sums]:
+    """Tokens in a row: a triangle among themselves, one product with the state."""
+    running = torch.cat([state.scale[..., None], p.scale], -1).detach().cummax(-1).values
+    before, running, scale = running[..., 0], running[..., 1:], running[..., -1]
+    factor = (p.scale[..., None, :] - running[..., None]).tril().exp().tril()
+    weight = torch.einsum("bhlf,bhtf->bhlt", p.q, p.k) * factor
+    decay = (before[..., None] - running).exp()
+    past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values) * decay[..., None]
+    total = weight.sum(-1) + torch.einsum("bhlf,bhf->bhl", p.q, state.keys) * decay
+    output = (torch.einsum("bhlt,bhtv->bhlv", weight, p.v) + past) / total[..., None]
+    keep, keys = (before - scale).exp(), p.k * (p.scale - scale[..., None]).exp()[..., None]
+    values = keep[..., None, None] * state.values + torch.einsum("bhtf,bhtv->bhfv", keys, p.v)
+    return output, Sums(values, keep[..., None] * state.keys + keys.sum(2), scale)
+
+
+def _with_own(
+    p: Projected,
+    past: Float[Tensor, "B H L V"],
+    total: Float[Tensor, "B H L"],
+    scale: Float[Tensor, "B H #L"],
+    chunk: int,
+) -> Float[Tensor, "B H L V"]:
+    """What queries of `chunk` tokens read from the past, and from their own earlier tokens."""
+    q, k, v, own = (part.unflatten(2, (-1, chunk)) for part in p)
+    scale = scale.expand_as(total).unflatten(2, (-1, chunk))
+    largest = torch.maximum(scale, own.detach().cummax(-1).values)
+    factor = (own[..., None, :] - largest[..., None]).tril().exp().tril()
+    weight = torch.einsum("bhqcf,bhqdf->bhqcd", q, k) * factor
+    keep = (scale - largest).exp().flatten(2)
+    mixed = keep[..., None] * past + torch.einsum("bhqcd,bhqdv->bhqcv", weight, v).flatten(2, 3)
+    return mixed / (keep * total + weight.sum(-1).flatten(2))[..., None]
+
+
+def _misplaced(weight: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
+    """Cross-entropy of the right task under the weights on past tokens, summed by task."""
+    mine = (weight * own[:, None, :, None]).sum(-1)
+    # a weight can underflow where a softmax logit would not
+    floor = torch.finfo(weight.dtype).tiny
+    return (weight.sum(-1).clamp(min=floor).log() - mine.clamp(min=floor).log()).mean()
+
+
+@MIXERS.add("linear")
+def linear(width: int, heads: int = 8, head_width: int = 0) -> LinearAttention:
+    """`head_width` 0 is the published one, as wide as the model."""
+    head = head_width or width
+    return LinearAttention(width, heads, Elu(head), head, head)
+
+
+@MIXERS.add("favor")
+def favor(
+    width: int, heads: int = 8, key_width: int = 0, value_width: int = 0, features: int = 0
+) -> LinearAttention:
+    """Published: keys a quarter as wide as the model, values as wide, one feature per key."""
+    key = key_width or width // 4
+    return LinearAttention(width, heads, Favor(key, features or key), key, value_width or width)
