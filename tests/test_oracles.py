@@ -131,11 +131,21 @@ COUNTS = {
     (20, "transformer_s"): 2_303_476,
     (20, "transformer_m"): 5_725_428,
     (20, "transformer_xl"): 35_652_340,
+    (20, "linear_transformer"): 39_330_036,
+    (20, "performer"): 26_722_548,
+    (20, "oml"): 1_513_697,
+    (20, "oml_xl"): 11_511_521,
+    (20, "anml"): 1_977_077,
     (20, "pn"): 1_503_456,
+    (20, "gemcl"): 1_503_458,
     (100, "transformer"): 10_008_900,
     (100, "transformer_s"): 2_344_516,
     (100, "transformer_m"): 5_807_428,
     (100, "transformer_xl"): 35_816_260,
+    (100, "linear_transformer"): 39_412_036,
+    (100, "performer"): 26_804_548,
+    (100, "oml"): 1_554_657,
+    (100, "oml_xl"): 11_675_361,
 }
 
 
@@ -151,24 +161,35 @@ def test_parameters_are_the_published_ones(tasks, name):
 
 
 def test_parameters_of_the_other_published_inputs_and_targets():
-    def count(x_shape, target, **options):
-        return parameters(LEARNERS.build("transformer", x_shape, target, **options))
+    def count(x_shape, target, name="transformer", **options):
+        return parameters(LEARNERS.build(name, x_shape, target, **options))
 
     with torch.device("meta"):
         assert count((1, 32, 32), Classes(20), encoder="resnet") == 11_743_796
         assert count((50,), Vector(50)) == 9_534_514
+        assert count((50,), Vector(50), "linear_transformer") == 38_937_650
+        assert count((50,), Vector(50), "oml") == 841_217
         assert count((1, 32, 32), angle()) == 10_435_810
         assert count((1, 16, 32), pixels(512)) == 10_696_416
 
 
-def test_state_is_the_published_size():
-    counter = 8  # the position, one integer
-    facts = describe(make_config("paper", "glyphs", "transformer"))
-    assert facts["tokens"] == 200
-    assert facts["state_bytes"] == 4 * 4_096 * 200 + counter
-    facts = describe(make_config("paper", "glyphs", "pn"))
-    counts = 4 * 20
-    assert facts["state_bytes"] == 4 * 512 * 20 + counts
+# floats after 100 examples of 20 classes; counters and stabilisers are named beside them
+STATES = {
+    "transformer": (4_096 * 200, 2),  # the position, one 64-bit integer
+    "linear_transformer": (8_404_992, 2 + 4 * 8),  # and a scale for each layer and head
+    "performer": (2_101_248, 2 + 4 * 8),
+    "oml": (535_040, 0),
+    "anml": (998_420, 0),
+    "pn": (512 * 20, 20),  # a count for each class
+    "gemcl": (1_024 * 20, 20),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_state_is_the_published_size(name):
+    floats, aside = STATES[name]
+    facts = describe(make_config("paper", "glyphs", name))
+    assert facts["state_bytes"] == 4 * (floats + aside)
 
 
 @pytest.mark.parametrize("name", IMAGE_ENCODERS)
