@@ -12,6 +12,7 @@ COMMANDS = [
     ["describe"],
     ["train"],
     ["evaluate"],
+    ["forgetting"],
     ["check"],
     ["data", "list"],
     ["data", "prepare"],
@@ -80,8 +81,9 @@ def test_list_for_scripts(command):
     assert set(there) == {"benchmarks", "learners", "mixers", "recipes"}
     assert {"glyphs", "omniglot", "sine"} <= set(there["benchmarks"])
     sizes = {"transformer", "transformer_s", "transformer_m", "transformer_xl"}
-    assert sizes | {"pn"} <= set(there["learners"])
-    assert "attention" in there["mixers"]
+    methods = {"linear_transformer", "performer", "oml", "oml_xl", "anml", "pn", "gemcl"}
+    assert sizes | methods | {"online", "offline"} <= set(there["learners"])
+    assert {"attention", "linear", "favor"} <= set(there["mixers"])
     assert {"paper", "quickstart"} <= set(there["recipes"])
     assert "transformer_xl" in command("list").stdout
 
@@ -135,7 +137,10 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
         (["trane"], "No such command 'trane'. Did you mean 'train'? There are: check, data list,"),
         (["train", "glyphs"], "Missing argument 'learner'"),
         (["train", "glyps", "pn"], "no benchmark 'glyps'; there are: glyphs, omniglot, sine"),
-        (["train", "glyphs", "pnn"], "no learner 'pnn'; there are: pn, sequence"),
+        (
+            ["train", "glyphs", "pnn"],
+            "no learner 'pnn'; there are: anml, gemcl, linear_transformer",
+        ),
         (["train", "sine", "pn"], "pn learns Classes, and this benchmark asks for 50 numbers"),
         (["train", "glyphs", "pn", "--recipe", "best?"], "no recipe 'best?'; there are: paper"),
         (["train", "glyphs", "pn", "--tasks", "0"], "tasks=0: Input should be greater"),

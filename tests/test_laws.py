@@ -15,6 +15,7 @@ TINY_CNN = {"channels": (4, 8), "strides": (4, 4)}
 VARIANTS = {
     "anml": ("anml", TINY_CNN),
     "anml-segments": ("anml", TINY_CNN | {"segment": 5}),
+    "online": ("online", {"encoder": "auto", "width": 16}),
     "oml-three-layers": ("oml", {"hidden": 8, "layers": 3, "encoder": "cnn_small"}),
     "gemcl-published": ("gemcl", {"width": 16, "density": "published"}),
     "gemcl-map": ("gemcl", {"width": 16, "density": "map"}),

@@ -384,7 +384,7 @@ def test_a_wrong_setting_is_answered_with_what_there_is(tiny, setting, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"layerz": 2}, "takes no 'layerz'; it takes: mixer, width"),
+        ({"layerz": 2}, "takes no 'layerz'; it takes: mixer, mixer_options, width"),
         ({"layers": "two"}, "learner.layers=two: .*integer"),
         ({"mixer": "attn"}, "no mixer 'attn'; there are: attention"),
         ({"encoder": "resnet"}, r"no encoder 'resnet' for inputs of shape \(50,\); there are: mlp"),

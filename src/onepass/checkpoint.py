@@ -37,10 +37,10 @@ def save_checkpoint(
         path.unlink()
 
 
-def diverged(run: Run, what: str, step: int) -> str:
+def diverged(run: Run, what: str, step: int, hint: str = "") -> str:
     kept = run.checkpoints()
     last = f"the last good checkpoint is {kept[0]}" if kept else "there is no checkpoint yet"
-    return f"{what} at step {step} with seed {run.config.seed}; {last}. Try a lower rate."
+    return f"{what} at step {step} with seed {run.config.seed}; {last}. Try a lower rate{hint}."
 
 
 def resume(

@@ -9,6 +9,21 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
+from onepass.options import (
+    AsJson,
+    Benchmark,
+    Data,
+    Device,
+    LearnerName,
+    Queries,
+    Recipe,
+    RunPath,
+    Seed,
+    Settings,
+    Shots,
+    Tasks,
+)
+
 app = typer.Typer(
     name="onepass",
     no_args_is_help=True,
@@ -21,21 +36,6 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="See and prepare data sets.")
 app.add_typer(data_app, name="data")
-
-Benchmark = Annotated[str, Argument(help="A benchmark, or MODULE:CLASS for your own.")]
-LearnerName = Annotated[str, Argument(help="A learner, or MODULE:CLASS for your own.")]
-RunPath = Annotated[Path, Argument(help="The folder of a finished run.")]
-Settings = Annotated[
-    list[str] | None, Argument(metavar="[KEY=VALUE]...", help="Any setting, such as steps=1000.")
-]
-Tasks = Annotated[int | None, Option(help="Tasks in an episode.")]
-Shots = Annotated[int | None, Option(help="Examples of each task to learn from.")]
-Queries = Annotated[int | None, Option(help="Queries about each task.")]
-Recipe = Annotated[str, Option(help="Where the other settings come from.")]
-Seed = Annotated[int | None, Option(help="Decides every random number.")]
-Data = Annotated[Path | None, Option(help="Folder of downloaded files, instead of ONEPASS_DATA.")]
-Device = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
-AsJson = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
 
 
 def _version(wanted: bool) -> None:
@@ -79,7 +79,7 @@ def list_(as_json: AsJson = False) -> None:
 
     there = {
         "benchmarks": list(BENCHMARKS),
-        "learners": list(LEARNERS),
+        "learners": sorted([*LEARNERS, "offline"]),
         "mixers": list(MIXERS),
         "recipes": list(RECIPES),
     }
@@ -144,7 +144,12 @@ def train(
 
     config = _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed)
     path = out or Path("runs") / _run_name(config, settings or [])
-    train(config, path, device, tell=_tell)
+    if learner == "offline":
+        from onepass.offline import offline
+
+        offline(config, path, device, tell=_tell)
+    else:
+        train(config, path, device, tell=_tell)
     print_result(Run(path).read("result.json"), asks_for_classes(config))
     print(f"run: {path}")
 
@@ -192,6 +197,38 @@ def evaluate(
         return
     print_evaluation(score, is_class)
     print(f"kept in {path}")
+
+
+@app.command()
+def forgetting(
+    run: RunPath,
+    tasks: Tasks = None,
+    shots: Shots = None,
+    queries: Queries = None,
+    episodes: Annotated[int, Option(min=1, help="How many fresh episodes.")] = 256,
+    seed: Annotated[int, Option(help="Decides the episodes.")] = 0,
+    device: Device = "auto",
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every task's error after every later task, from one pass over each stream; with a plot.
+
+    Example: onepass forgetting runs/quickstart
+    """
+    _use(data)
+    from dataclasses import asdict
+
+    from onepass.forgetting import forgetting_of_run
+    from onepass.tables import print_forgetting
+    from onepass.training import pick_device
+
+    shape = _given(tasks=tasks, shots=shots, queries=queries)
+    found, is_class = forgetting_of_run(run, shape, episodes, seed, pick_device(device))
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+        return
+    print_forgetting(found, is_class)
+    print(f"kept in {run / 'forgetting.json'}, picture in {run / 'forgetting.png'}")
 
 
 @app.command()

@@ -105,7 +105,7 @@ def from_json(content: dict[str, Any]) -> Config:
     try:
         return TypeAdapter(Config).validate_python(content)
     except ValidationError as error:
-        raise ValueError(_first(error)) from error
+        raise ValueError(first_problem(error)) from error
 
 
 def override(config: Config, assignments: Sequence[str]) -> Config:
@@ -186,7 +186,8 @@ def _value(text: str) -> Any:
         return text
 
 
-def _first(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """The first of pydantic's complaints, in one line."""
     problem = error.errors()[0]
     where = ".".join(str(part) for part in problem["loc"])
     return f"{where}={problem['input']}: {problem['msg']}"

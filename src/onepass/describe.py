@@ -6,6 +6,7 @@ import torch
 
 from onepass.config import Config, build
 from onepass.data import where_from
+from onepass.registry import BENCHMARKS
 from onepass.targets import Classes
 from onepass.tree import state_bytes
 
@@ -39,5 +40,5 @@ def describe(config: Config) -> dict[str, Any]:
 
 
 def asks_for_classes(config: Config) -> bool:
-    benchmark, _ = build(config)
+    benchmark = BENCHMARKS.build(config.benchmark.name, **config.benchmark.options)
     return isinstance(benchmark.target(config.spec), Classes)

@@ -18,6 +18,8 @@ from onepass.run import load_run
 from onepass.seeds import generator
 from onepass.targets import Classes
 
+Tick = Callable[[int, int], None]
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -45,12 +47,28 @@ def evaluate(
     batch: int = 32,
     seed: int = 0,
     at: Sequence[int] | None = None,
-    tick: Callable[[int, int], None] = lambda done, total: None,
+    tick: Tick = lambda done, total: None,
 ) -> Evaluation:
     """Fresh episodes of one split; the same ones for every learner at one seed."""
+    stops = [spec.length] if at is None else list(at)
+    outcomes = measure(learner, benchmark, spec, split, episodes, batch, seed, stops, tick)
+    return summarise(outcomes, stops)
+
+
+def measure(
+    learner: Learner,
+    benchmark: Benchmark,
+    spec: EpisodeSpec,
+    split: Split,
+    episodes: int,
+    batch: int,
+    seed: int,
+    stops: list[int],
+    tick: Tick,
+) -> Float[Tensor, "E S K two"]:
+    """Error and loss of every episode, at every stop, of every task."""
     if split not in benchmark.splits:
         raise ValueError(f"there is no {split} split; there are: {', '.join(benchmark.splits)}")
-    stops = [spec.length] if at is None else list(at)
     device = next(learner.parameters()).device
     was_training = learner.training
     learner.eval()
@@ -61,7 +79,13 @@ def evaluate(
         parts.append(_outcomes(learner, drawn, stops, spec.tasks))
         tick(done + len(drawn.train.x), episodes)
     learner.train(was_training)
-    return summarise(torch.cat(parts), stops)
+    outcomes = torch.cat(parts)
+    if not torch.isfinite(outcomes).all():
+        raise FloatingPointError(
+            f"the learner's answers are not finite in {split} episodes of {spec.tasks} tasks x "
+            f"{spec.shots} shots{learner.hint()}"
+        )
+    return outcomes
 
 
 @torch.no_grad()
@@ -109,7 +133,7 @@ def summarise(outcomes: Float[Tensor, "E S K two"], stops: list[int]) -> Evaluat
     outcomes = outcomes.double()
     count = len(outcomes)
     whole = outcomes[:, -1].mean(1)
-    stderr, task_stderr, mean = _stderr(whole), _stderr(outcomes), outcomes.mean(0)
+    stderr, task_stderr, mean = stderr_of(whole), stderr_of(outcomes), outcomes.mean(0)
     return Evaluation(
         error=whole[:, 0].mean().item(),
         stderr=stderr[0].item(),
@@ -124,7 +148,7 @@ def summarise(outcomes: Float[Tensor, "E S K two"], stops: list[int]) -> Evaluat
     )
 
 
-def _stderr(values: Float[Tensor, "E *rest"]) -> Float[Tensor, "*rest"]:
+def stderr_of(values: Float[Tensor, "E *rest"]) -> Float[Tensor, "*rest"]:
     """Of the mean over axis 0; 0 where there is one value, and so no spread to see."""
     if len(values) == 1:
         return torch.zeros_like(values[0])

@@ -69,6 +69,10 @@ class Learner(nn.Module, ABC):
         assert isinstance(self.target, Classes)
         return self.target.rank(self.predict(state, z), codes)
 
+    def hint(self) -> str:
+        """Words on what may be wrong when answers are not finite."""
+        return ""
+
     def episode(
         self,
         encoded: Encoded,

@@ -3,9 +3,13 @@
 from collections.abc import Callable
 
 from onepass.config import Component, Config
+from onepass.objectives import Objective
 
 # what the published numbers were made with where it differs from what is right
 PUBLISHED_BENCHMARKS = {"omniglot": {"validation": 0.0}}
+PUBLISHED_LEARNERS = {"gemcl": {"density": "published"}}
+# the Performer's queries come mid-stream at first
+PUBLISHED_OBJECTIVES: dict[str, tuple[Objective, int]] = {"performer": ("midstream", 10_000)}
 
 
 def paper(benchmark: str, learner: str) -> Config:
@@ -13,8 +17,14 @@ def paper(benchmark: str, learner: str) -> Config:
 
     onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
     """
-    options = PUBLISHED_BENCHMARKS.get(benchmark, {})
-    return Config(Component(benchmark, options), Component(learner), recipe="paper")
+    objective, steps = PUBLISHED_OBJECTIVES.get(learner, ("final", None))
+    return Config(
+        Component(benchmark, PUBLISHED_BENCHMARKS.get(benchmark, {})),
+        Component(learner, PUBLISHED_LEARNERS.get(learner, {})),
+        recipe="paper",
+        objective=objective,
+        objective_steps=steps,
+    )
 
 
 def quickstart(benchmark: str, learner: str) -> Config:

@@ -148,6 +148,37 @@ def environment() -> dict[str, Any]:
     }
 
 
+def final_result(
+    config: Config,
+    scores: dict[str, Any],
+    parameters: int,
+    seconds: float,
+    steps: int,
+    device: torch.device,
+) -> dict[str, Any]:
+    """What a run came to, complete in one file."""
+    return {
+        "benchmark": config.benchmark.name,
+        "learner": config.learner.name,
+        "tasks": config.tasks,
+        "shots": config.shots,
+        "queries": config.queries,
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "steps": steps,
+        **scores,
+        "parameters": parameters,
+        "command": command_line(),
+        "commit": commit(),
+        "date": now(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "torch": torch.__version__,
+        "seconds": seconds,
+        "episodes_per_s": steps * config.batch / seconds if steps else 0.0,
+        "config": to_json(config),
+    }
+
+
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 

@@ -1,11 +1,15 @@
 """Scores as a person reads them: errors of classes in percent, always with a standard error."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onepass.forgetting import Forgetting
 
 
 def print_result(result: dict[str, Any], is_class: bool) -> None:
     for split in ("meta_test", "meta_train"):
-        print(f"{split.replace('_', '-'):<12}{_score(result[split], is_class)}")
+        if result[split]["error"] is not None:
+            print(f"{split.replace('_', '-'):<12}{_score(result[split], is_class)}")
     print(f"{result['episodes_per_s']:,.0f} episodes/s, {result['seconds']:,.0f} s")
 
 
@@ -19,6 +23,18 @@ def print_evaluation(found: dict[str, Any], is_class: bool) -> None:
     print(f"error{unit} of all tasks seen so far, and of the first task, after n examples:")
     for seen, (stop, row) in enumerate(zip(found["stops"], found["task_error"], strict=True), 1):
         print(f"{stop:>8}{scale * sum(row[:seen]) / seen:>10.3f}{scale * row[0]:>10.3f}")
+
+
+def print_forgetting(found: "Forgetting", is_class: bool) -> None:
+    """The error of a task against how many tasks came after it."""
+    unit, scale = (" in %", 100) if is_class else ("", 1)
+    print(f"error{unit} of a task gained by learning n more, over {found.episodes:,} episodes:")
+    lags = sorted({*range(min(5, found.tasks)), *range(0, found.tasks, 5), found.tasks - 1})
+    for lag in lags:
+        gained, spread = scale * found.curve[lag], scale * found.curve_stderr[lag]
+        print(f"{lag:>8}{gained:>10.3f} +- {spread:.3f}")
+    transfer, spread = scale * found.backward_transfer, scale * found.backward_transfer_stderr
+    print(f"backward transfer{unit}: {transfer:.3f} +- {spread:.3f} (below 0 is forgetting)")
 
 
 def _score(score: dict[str, Any], is_class: bool) -> str:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 
 from onepass.benchmarks.base import Benchmark, draw
 from onepass.checkpoint import diverged, resume, save_checkpoint
-from onepass.config import Config, build, to_json
+from onepass.config import Config, build
 from onepass.episodes import Episodes
 from onepass.evaluation import evaluate
 from onepass.files import append_line
@@ -24,10 +24,8 @@ from onepass.run import (
     Run,
     alone,
     begin,
-    command_line,
-    commit,
+    final_result,
     load_weights,
-    now,
     save_weights,
 )
 from onepass.seeds import derive, generator
@@ -51,7 +49,13 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
             tell(f"{path} is finished already; its result stands")
             load_weights(run.weights, learner)
             return learner
-        optimiser = torch.optim.Adam(learner.parameters(), config.rate, fused=where.type == "cuda")
+        slow = [parameter for parameter in learner.parameters() if parameter.requires_grad]
+        if not slow:
+            tell(f"{config.learner.name} has nothing to meta-train, so it is only evaluated")
+            save_weights(run.weights, learner)
+            run.write("result.json", result(config, benchmark, learner, 0.0, caught))
+            return learner
+        optimiser = torch.optim.Adam(slow, config.rate, fused=where.type == "cuda")
         done = resume(run, learner, optimiser, tell)
         with progress("meta-training", config.steps, done) as show, events(run, done) as log:
             seconds, started = seconds_so_far(run), time.monotonic()
@@ -66,7 +70,7 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
                 save_now = bool(stopping) or due(after, config.checkpoint_every, config.steps)
                 if save_now or due(after, config.log_every, config.steps):
                     spent = seconds + time.monotonic() - started
-                    write_line(run, config, after, pending, spent, show, log)
+                    write_line(run, config, after, pending, spent, learner.hint(), show, log)
                     pending = []
                 if config.evaluate_every and due(after, config.evaluate_every, config.steps):
                     write_evaluation(run, config, after, benchmark, learner, log)
@@ -163,6 +167,7 @@ def write_line(
     step: int,
     pending: list[Tensor],
     seconds: float,
+    hint: str,
     show: Show,
     log: Callable[[int, dict[str, float]], None],
 ) -> None:
@@ -171,7 +176,7 @@ def write_line(
     bad = (~torch.isfinite(values).all(1)).nonzero()
     if len(bad):
         first = step - len(pending) + int(bad[0]) + 1
-        raise FloatingPointError(diverged(run, "the loss is not finite", first))
+        raise FloatingPointError(diverged(run, "the loss is not finite", first, hint))
     loss, guidance, error = values.mean(0).tolist()
     speed = step * config.batch / seconds
     line = {
@@ -226,8 +231,7 @@ def events(run: Run, done: int) -> Iterator[Callable[[int, dict[str, float]], No
 def result(
     config: Config, benchmark: Benchmark, learner: Learner, seconds: float, caught: list[int]
 ) -> dict:
-    """What a run came to, complete in one file."""
-    device = next(learner.parameters()).device
+    """Meta-test and meta-train scores, and what a run came to otherwise."""
     scores = {}
     for split in ("test", "train"):
         with progress(f"evaluating meta-{split}", config.evaluation_episodes) as show:
@@ -248,23 +252,7 @@ def result(
                     tick=tick,
                 )
             )
-    return {
-        "benchmark": config.benchmark.name,
-        "learner": config.learner.name,
-        "tasks": config.tasks,
-        "shots": config.shots,
-        "queries": config.queries,
-        "recipe": config.recipe,
-        "seed": config.seed,
-        "steps": config.steps,
-        **scores,
-        "parameters": sum(p.numel() for p in learner.parameters() if p.requires_grad),
-        "command": command_line(),
-        "commit": commit(),
-        "date": now(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "torch": torch.__version__,
-        "seconds": seconds,
-        "episodes_per_s": config.steps * config.batch / seconds,
-        "config": to_json(config),
-    }
+    parameters = sum(p.numel() for p in learner.parameters() if p.requires_grad)
+    steps = config.steps if parameters else 0
+    device = next(learner.parameters()).device
+    return final_result(config, scores, parameters, seconds, steps, device)

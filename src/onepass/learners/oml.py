@@ -57,6 +57,9 @@ class OML(Learner):
                 nn.init.zeros_(layer.bias)
         self.log_rate = nn.Parameter(torch.tensor(math.log(inner_rate)))
 
+    def hint(self):
+        return f"; the inner rate is {self.log_rate.exp():.3g}: a lower inner_rate may help"
+
     def _initial(self) -> tuple[Layer, ...]:
         return tuple(tuple(part[None] for part in layer.parameters()) for layer in self.fast)
 
