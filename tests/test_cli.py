@@ -22,7 +22,7 @@ SMALL = ["width=16", "layers=1", "heads=2", "encoder=cnn_small"]
 MIXER = '''
 import torch
 from torch import nn
-from onepass import Mixer
+from onepass import Learner, Mixer
 
 class Average(Mixer):
     """The running mean of what was seen."""
@@ -45,6 +45,37 @@ class Leaky(Average):
     def scan(self, x, state):
         outputs, state = super().scan(x, state)
         return outputs + x.sum(1, keepdim=True) * 1e-3, state
+
+class Plain(Mixer):
+    """Has no heads, and an option of its own."""
+
+    def __init__(self, width, keep: float = 0.5):
+        super().__init__()
+        self.value, self.width, self.keep = nn.Linear(width, width), width, keep
+
+    def init_state(self, batch):
+        return self.value.weight.new_zeros(batch, self.width)
+
+    def step(self, x, state):
+        state = self.keep * state + self.value(x)
+        return state, state
+
+class Untyped(Learner):
+    """Says nothing of what it takes."""
+
+    def __init__(self, x_shape, target):
+        super().__init__()
+        self.target, self.encoder = target, nn.Flatten()
+        self.head = nn.Linear(x_shape[0], target.outputs)
+
+    def init_state(self, batch):
+        return self.head.weight.new_zeros(batch, 1)
+
+    def observe(self, state, z, y):
+        return state + y.shape[1]
+
+    def predict(self, state, z):
+        return self.head(z) * (1 + state[:, None])
 
 def nothing():
     return None
@@ -70,6 +101,15 @@ def test_version_and_help_do_not_load_torch():
         "assert not {'torch', 'matplotlib', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_nothing_asked_shows_the_help_as_it_is(command):
+    for arguments in ([], ["data"]):
+        ended = command(*arguments)
+        assert ended.returncode == 0
+        assert ended.stdout.startswith("Usage:")
+        assert "\n\n" in ended.stdout
+        assert "Example: onepass" in ended.stdout
 
 
 def test_version(command):
@@ -126,7 +166,7 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
     ended = command("train", "sine", "transformer", "--tasks", "2", *small)
     assert ended.returncode == 0, ended.stderr
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("sine-transformer-2x5-paper-seed0-steps=1")
+    assert run.name.startswith("sine-transformer-2x5-q5-paper-seed0-steps=1")
     assert "+- " in ended.stdout
     assert "%" not in ended.stdout, "a squared error is no percentage"
 
@@ -154,6 +194,29 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
         (["train", "glyphs", "transformer", "vocabulary=3"], "make only 3"),
         (["train", "glyphs", "pn", "benchmark.bank=3"], "bank of glyphs has 3 classes, and tasks"),
         (["train", "omniglot", "pn"], "no omniglot/images_background.zip"),
+        (["train", "glyphs", "pn", "recipe=quickstart"], "named with --recipe quickstart"),
+        (["train", "glyphs", "transformer", "heads=0"], "learner.heads=0: Input should be greater"),
+        (["train", "glyphs", "transformer", "layers=0"], "learner.layers=0: Input should be"),
+        (["train", "glyphs", "transformer", "dropout=NaN"], "learner.dropout=nan: Input should be"),
+        (["train", "glyphs", "pn", "rate=Infinity"], "rate=inf: Input should be a finite number"),
+        (["train", "glyphs", "pn", "tasks=true"], "tasks=True: Input should be a valid integer"),
+        (["train", "glyphs", "pn", "--seed", "9" * 30], "seed="),
+        (["train", "sine", "transformer", "benchmark.noise=NaN"], "benchmark.noise=nan: Input"),
+        (
+            ["train", "glyphs", "transformer", "vocabulary=50", "code_length=6"],
+            "more than 1,048,576",
+        ),
+        (["train", "glyphs", ":Foo"], "':Foo' is not of the form MODULE:CLASS"),
+        (["train", "glyphs", "math:pi"], "'math:pi' is no class or function that makes a learner"),
+        (
+            ["train", "json:JSONDecoder", "pn"],
+            "makes a JSONDecoder, and a benchmark is",
+        ),
+        (
+            ["train", "glyphs", "math:sqrt"],
+            "takes 1 argument(s), and a learner is given",
+        ),
+        (["check", "omniglot"], "no omniglot/images_background.zip"),
         (["evaluate", "nowhere"], "nowhere is not a run: it has no config.json"),
         (["check", "no_such:Thing"], "there is no module 'no_such'"),
         (["check", "thing"], "nothing is called 'thing'; there are: attention"),
@@ -184,8 +247,24 @@ def test_check_holds_anyones_component_to_the_laws(command, tmp_path):
     assert bad.returncode == 2
     assert "FAILS  causal" in bad.stdout
     assert "breaks" in bad.stderr
-    assert "it has: Average, Leaky, nothing" in command("check", "mine:Averag").stderr
+    assert (
+        "it has: Average, Leaky, Plain, Untyped, nothing" in command("check", "mine:Averag").stderr
+    )
     assert "is no Mixer, Learner or Benchmark" in command("check", "mine:nothing").stderr
+
+
+def test_a_mixer_without_heads_and_a_learner_without_types_will_do(command, tmp_path):
+    (tmp_path / "mine.py").write_text("from __future__ import annotations\n" + MIXER)
+    assert command("check", "mine:Plain").returncode == 0
+    small = ["steps=2", "batch=2", "evaluation_episodes=2", "width=16", "layers=1"]
+    plain = ["mixer=mine:Plain", "mixer.keep=0.9"]
+    ended = command("train", "sine", "sequence", "--tasks", "2", "--out", "a", *plain, *small)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((tmp_path / "a/config.json").read_text())["learner"]["options"][
+        "mixer_options"
+    ] == {"keep": 0.9}
+    ended = command("train", "sine", "mine:Untyped", "--tasks", "2", "--out", "b", *small[:3])
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_anyones_mixer_trains_by_name(command, tmp_path):

@@ -159,12 +159,16 @@ def test_a_run_is_scored_on_other_episodes_and_the_score_is_kept(tiny, tmp_path)
     train(config, tmp_path / "run", "cpu", lambda line: None)
 
     def score(on=None, split="test", stops=False, **shape):
-        return evaluate_run(tmp_path / "run", on, shape, split, 4, stops, 0, CPU)
+        return evaluate_run(tmp_path / "run", on, shape, split, 4, stops, None, CPU)
 
     found, kept, is_class = score(shots=1, stops=True)
     assert is_class
     assert found["stops"] == [1, 2, 3]
     assert json.loads(kept.read_text()) == found
+    assert found["meta_train"]["stops"] == [1, 2, 3]
+    again, other, _ = score(shots=1, queries=1, stops=True)
+    assert other != kept
+    assert again["queries"] == 1
     with pytest.raises(ValueError, match="only 3 codes"):
         score(tasks=4)
     with pytest.raises(ValueError, match="shots is 0"):

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from einops import rearrange
+from torch import nn
 from torch.testing import assert_close
 
 from onepass.benchmarks.base import draw
@@ -14,6 +15,8 @@ from onepass.describe import describe
 from onepass.encoders import IMAGE_ENCODERS, make_encoder
 from onepass.episodes import EpisodeSpec
 from onepass.learner import encode_episodes, probe
+from onepass.mixers.attention import Attention
+from onepass.mixers.stack import Block
 from onepass.objectives import meta_loss, midstream
 from onepass.recipes import make_config
 from onepass.registry import BENCHMARKS, LEARNERS
@@ -315,3 +318,26 @@ def test_the_schedule_is_the_published_one():
         Component("sine"), Component("transformer"), objective="midstream", objective_steps=5
     )
     assert [objective.objective_at(step) for step in (4, 5)] == ["midstream", "final"]
+
+
+def test_stream_and_queries_share_batch_statistics():
+    """As published: all inputs of all episodes pass the encoder in one call, targets likewise."""
+    torch.manual_seed(0)
+    benchmark = BENCHMARKS.build("sine")
+    learner = LEARNERS.build("transformer", (50,), Vector(50), width=8, layers=1, heads=1).train()
+    train, test, _ = episodes = benchmark.sample("train", SPEC, 3, torch.Generator().manual_seed(0))
+    encode_episodes(learner, episodes)
+    for body, parts in ((learner.encoder, "x"), (learner.embed_y.body, "y")):
+        together = torch.cat([getattr(train, parts), getattr(test, parts)], 1).flatten(0, 1)
+        expected = 0.1 * body[0](together).mean(0)
+        assert_close(body[1].running_mean, expected, rtol=1e-4, atol=1e-6)
+        assert body[1].num_batches_tracked == 1
+
+
+def test_dropout_is_on_both_branches_and_not_on_attention():
+    torch.manual_seed(0)
+    block = Block(Attention(8, 2), 8, 16, dropout=1.0).train()
+    x = torch.randn(2, 5, 8)
+    # everything a branch says is dropped, so that the block passes x through
+    assert_close(block.scan(x, block.init_state(2))[0], x)
+    assert not [m for m in block.mixer.modules() if isinstance(m, nn.Dropout)]

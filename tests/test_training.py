@@ -16,9 +16,17 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from onepass import training
-from onepass.checkpoint import load_checkpoint
-from onepass.config import Component, build, differences, from_json, override, to_json
-from onepass.run import Run, alone, load_run
+from onepass.checkpoint import load_checkpoint, resume, save_checkpoint
+from onepass.config import (
+    Component,
+    build,
+    differences,
+    from_json,
+    override,
+    resolved,
+    to_json,
+)
+from onepass.run import Run, load_run, opened
 from onepass.training import train, train_step
 
 SILENT = lambda line: None  # noqa: E731
@@ -54,7 +62,7 @@ def test_a_run_is_a_directory(tiny, tmp_path):
     config = tiny(evaluate_every=6)
     train(config, tmp_path / "run", "cpu", SILENT)
     run = Run(tmp_path / "run")
-    assert run.config == config
+    assert run.config == resolved(config)
     assert run.read("environment.json")["torch"] == torch.__version__
     result = run.read("result.json")
     wanted = "benchmark learner tasks shots recipe seed steps parameters command commit date device"
@@ -220,6 +228,144 @@ def test_with_no_sound_checkpoint_the_run_starts_over(tiny, tmp_path, monkeypatc
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
 
 
+def test_after_starting_over_new_checkpoints_are_kept(tiny, tmp_path, monkeypatch):
+    for steps, damaged in ((11, 2), (7, 0)):
+        with monkeypatch.context() as patched:
+            crash_after(patched, steps)
+            with pytest.raises(Crash):
+                train(tiny(), tmp_path / "run", "cpu", SILENT)
+        for path in Run(tmp_path / "run").checkpoints()[:damaged]:
+            damage(path, "noise")
+    assert load_checkpoint(Run(tmp_path / "run"))[0] == 5
+
+
+def test_a_checkpoint_of_another_config_is_passed_over(tiny, tmp_path, monkeypatch):
+    train(tiny(), tmp_path / "whole", "cpu", SILENT)
+    for name, seed in (("run", 0), ("other", 1)):
+        with monkeypatch.context() as patched:
+            crash_after(patched, 7)
+            with pytest.raises(Crash):
+                train(tiny(seed=seed), tmp_path / name, "cpu", SILENT)
+    (path,) = Run(tmp_path / "run").checkpoints()
+    path.write_bytes(Run(tmp_path / "other").checkpoints()[0].read_bytes())
+    said: list[str] = []
+    train(tiny(), tmp_path / "run", "cpu", said.append)
+    assert "is of another config" in said[0]
+    assert_same_weights(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_checkpoint_that_lies_about_its_step_is_damaged(tiny, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        crash_after(patched, 7)
+        with pytest.raises(Crash):
+            train(tiny(), tmp_path / "run", "cpu", SILENT)
+    (path,) = Run(tmp_path / "run").checkpoints()
+    path.write_bytes(path.read_bytes().replace(b'"step":"5"', b'"step":"9"'))
+    assert "wrong checksum" in load_checkpoint(Run(tmp_path / "run"))[2][path]
+
+
+def test_moments_come_back_in_the_layout_of_their_weights(tiny, tmp_path):
+    """On a card convolutions are channels-last, and the fused step takes that for granted."""
+    options = {"width": 16, "layers": 1, "heads": 2, "encoder": "cnn_small"}
+    config = resolved(
+        tiny(benchmark=Component("glyphs"), learner=Component("transformer", options))
+    )
+
+    def start():
+        benchmark, learner = build(config)
+        learner.to(memory_format=torch.channels_last)
+        optimiser = torch.optim.Adam(learner.parameters(), 1e-3, fused=True)
+        return benchmark, learner, optimiser
+
+    with opened(tmp_path / "run", config) as run:
+        first = start()
+        train_step(config, 0, *first)
+        save_checkpoint(run, 1, *first[1:])
+        second = start()
+        assert resume(run, *second[1:], SILENT) == 1
+    for parts in (first, second):
+        train_step(config, 1, *parts)
+    assert_close(dict(first[1].state_dict()), dict(second[1].state_dict()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("damage", ["garbage", "no step", "not text", "gone"])
+def test_damaged_metrics_do_not_stop_a_run(tiny, tmp_path, monkeypatch, damage):
+    train(tiny(), tmp_path / "whole", "cpu", SILENT)
+    with monkeypatch.context() as patched:
+        crash_after(patched, 7)
+        with pytest.raises(Crash):
+            train(tiny(), tmp_path / "run", "cpu", SILENT)
+    metrics = Run(tmp_path / "run").metrics
+    bad = {"garbage": b"{half a li", "no step": b'{"loss": 1}\n', "not text": b"\xff\xfe\n"}
+    if damage == "gone":
+        metrics.unlink()
+    else:
+        metrics.write_bytes(metrics.read_bytes() + bad[damage])
+    train(tiny(), tmp_path / "run", "cpu", SILENT)
+    assert_same_weights(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_run_does_not_move_in_with_other_files(tiny, tmp_path):
+    (tmp_path / ".notes.12.tmp").write_text("mine")
+    (tmp_path / "thesis.txt").write_text("mine too")
+    with pytest.raises(ValueError, match="holds other files and no run"):
+        train(tiny(), tmp_path, "cpu", SILENT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.12.tmp", "thesis.txt"]
+    with pytest.raises(ValueError, match="is a file"):
+        train(tiny(), tmp_path / "thesis.txt", "cpu", SILENT)
+
+
+def test_a_config_that_does_not_fit_names_its_file(tiny, tmp_path):
+    train(tiny(), tmp_path / "run", "cpu", SILENT)
+    config = tmp_path / "run" / "config.json"
+    for content in ("[]", json.dumps(to_json(tiny()) | {"clip": 1.0})):
+        config.write_text(content)
+        with pytest.raises(ValueError, match=r"config.json does not fit this version"):
+            load_run(tmp_path / "run")
+    config.write_text("{")
+    with pytest.raises(ValueError, match=r"config.json is damaged"):
+        load_run(tmp_path / "run")
+
+
+def test_the_config_of_a_run_says_every_option(tiny, tmp_path):
+    train(tiny(), tmp_path / "run", "cpu", SILENT)
+    options = Run(tmp_path / "run").read("config.json")["learner"]["options"]
+    assert options["width"] == 16
+    assert options["dropout"] == 0.1
+    assert options["tokens"] == "interleaved"
+
+
+def test_the_rate_is_halved_where_it_counts(tiny, tmp_path, monkeypatch):
+    rates = []
+
+    def watch(config, step, benchmark, learner, optimiser):
+        rates.append(optimiser.param_groups[0]["lr"])
+        return train_step(config, step, benchmark, learner, optimiser)
+
+    monkeypatch.setattr(training, "train_step", watch)
+    train(tiny(steps=5, halve_every=2), tmp_path / "run", "cpu", SILENT)
+    assert rates == [1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4]
+
+
+def test_one_head_is_guided_too(tiny):
+    for name in ("transformer", "linear_transformer"):
+        options = {"width": 16, "layers": 1, "heads": 1}
+        config = tiny(learner=Component(name, options), guidance_steps=10)
+        benchmark, learner = build(config)
+        optimiser = torch.optim.SGD(learner.parameters(), 0.0)
+        assert torch.isfinite(train_step(config, 0, benchmark, learner, optimiser)).all()
+
+
+def test_a_constant_that_is_not_finite_may_be_saved(tiny, tmp_path):
+    config = resolved(tiny())
+    _, learner = build(config)
+    learner.register_buffer("mask", torch.tensor([-torch.inf]))
+    optimiser = torch.optim.Adam(learner.parameters())
+    with opened(tmp_path / "run", config) as run:
+        save_checkpoint(run, 1, learner, optimiser)
+    assert load_checkpoint(Run(tmp_path / "run"))[0] == 1
+
+
 def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, monkeypatch):
     original = training.meta_loss
     calls = []
@@ -236,7 +382,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, monkeypatch):
     assert "not finite at step 7 with seed 0" in said
     assert "step-00000005.safetensors" in said
     step, _, passed_over = load_checkpoint(Run(tmp_path / "run"))
-    assert (step, passed_over) == (5, [])
+    assert (step, passed_over) == (5, {})
 
 
 def test_weights_that_are_not_finite_are_never_saved(tiny, tmp_path):
@@ -305,7 +451,7 @@ def test_guidance_pulls_attention_to_the_right_task(tiny, objective):
 def test_a_second_process_is_kept_out(tiny, tmp_path):
     train(tiny(), tmp_path / "run", "cpu", SILENT)
     with (
-        alone(Run(tmp_path / "run")),
+        opened(tmp_path / "run", resolved(tiny())),
         pytest.raises(ValueError, match="another process"),
     ):
         train(tiny(), tmp_path / "run", "cpu", SILENT)
@@ -336,12 +482,12 @@ def test_no_space_left_is_said_in_one_line(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"could not write .*json: No space left on device"):
         train(tiny(), tmp_path / "run", "cpu", SILENT)
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 def test_weights_of_another_learner_do_not_load(tiny, tmp_path):
     train(tiny(), tmp_path / "run", "cpu", SILENT)
-    config = to_json(tiny())
+    config = Run(tmp_path / "run").read("config.json")
     config["learner"]["options"]["width"] = 32
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="does not fit this learner"):

@@ -16,6 +16,10 @@ def main() -> None:
         code = app(args=arguments, standalone_mode=False)
     except typer.TyperException as error:
         message = getattr(error, "format_message", lambda: str(error))()
+        if message.startswith("Usage:"):
+            # nothing was asked for, so everything is shown
+            print(message)
+            sys.exit(0)
         code = _fail(message + _choices(message))
     except (ValueError, OSError, ArithmeticError, Interrupted) as error:
         code = _fail(str(error), getattr(error, "exit_code", 2))

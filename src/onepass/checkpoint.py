@@ -1,14 +1,17 @@
 """Checkpoints: one file each, whole or not at all, checked when read."""
 
+import hashlib
 import json
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from onepass.config import to_json
 from onepass.files import write_bytes
 from onepass.learner import Learner
 from onepass.run import Run, cut_metrics
@@ -28,11 +31,12 @@ def save_checkpoint(
         for key, value in optimiser.state.get(parameter, {}).items():
             tensors[f"optimiser/{key}/{name}"] = value
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    for name, value in tensors.items():
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            raise FloatingPointError(diverged(run, f"{name} is not finite", step))
-    marks = {"step": str(step), "seed": str(run.config.seed), "checksum": _checksum(tensors)}
-    write_bytes(run.checkpoint_path(step), save(tensors, metadata=marks))
+    for name, _ in learner.named_parameters():
+        if not torch.isfinite(tensors[f"learner/{name}"]).all():
+            raise FloatingPointError(diverged(run, f"{name} is not finite", step, learner.hint()))
+    marks = {"step": str(step), "config": _fingerprint(run)}
+    checksum = _checksum(tensors, marks)
+    write_bytes(run.checkpoint_path(step), save(tensors, metadata=marks | {"checksum": checksum}))
     for path in run.checkpoints()[KEPT:]:
         path.unlink()
 
@@ -48,8 +52,10 @@ def resume(
 ) -> int:
     """Put back the newest sound checkpoint; how many steps are done."""
     step, tensors, passed_over = load_checkpoint(run)
-    for line in passed_over:
-        tell(line)
+    for path, reason in passed_over.items():
+        tell(f"{path.name} {reason}, so it is passed over")
+        # else it would count as the newest, and sound ones would go in its place
+        path.unlink()
     if passed_over and not step:
         tell("no sound checkpoint is left, so the run starts over")
     cut_metrics(run, step)
@@ -65,29 +71,37 @@ def resume(
     for name, parameter in learner.named_parameters():
         for key in ("step", "exp_avg", "exp_avg_sq"):
             value = tensors.get(f"optimiser/{key}/{name}")
-            if value is not None:
+            if value is None:
+                continue
+            if key == "step":
                 # the fused step counter lives beside the parameter, the plain one on the CPU
-                on_device = key != "step" or device.type == "cuda"
-                optimiser.state[parameter][key] = value.to(device) if on_device else value
+                state = value.to(device) if device.type == "cuda" else value
+            else:
+                # in the layout of the parameter, which the fused step takes for granted
+                state = torch.empty_like(parameter, requires_grad=False).copy_(value)
+            optimiser.state[parameter][key] = state
     tell(f"resumed from step {step}")
     return step
 
 
-def load_checkpoint(run: Run) -> tuple[int, dict[str, Tensor], list[str]]:
-    """The newest sound checkpoint (or step 0 and nothing), and what was passed over."""
-    passed_over = []
+def load_checkpoint(run: Run) -> tuple[int, dict[str, Tensor], dict[Path, str]]:
+    """The newest sound checkpoint (or step 0 and nothing), and what was passed over and why."""
+    passed_over: dict[Path, str] = {}
     for path in run.checkpoints():
         try:
             content = path.read_bytes()
-            tensors = load(content)
-            marks = _metadata(content)
+            tensors, marks = load(content), _metadata(content)
+            checksum = marks.pop("checksum")
+            step = int(marks["step"])
         except (SafetensorError, ValueError, KeyError) as error:
-            passed_over.append(f"{path.name} is damaged ({error}), so it is passed over")
+            passed_over[path] = f"is damaged ({' '.join(str(error).split())})"
             continue
-        if marks.get("checksum") != _checksum(tensors):
-            passed_over.append(f"{path.name} is damaged (wrong checksum), so it is passed over")
-            continue
-        return int(marks["step"]), tensors, passed_over
+        if checksum != _checksum(tensors, marks):
+            passed_over[path] = "is damaged (wrong checksum)"
+        elif marks["config"] != _fingerprint(run):
+            passed_over[path] = "is of another config"
+        else:
+            return step, tensors, passed_over
     return 0, {}, passed_over
 
 
@@ -96,8 +110,14 @@ def _metadata(content: bytes) -> dict[str, str]:
     return json.loads(content[8 : 8 + length])["__metadata__"]
 
 
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    code = 0
+def _fingerprint(run: Run) -> str:
+    """Of everything that decides what a checkpoint means."""
+    settings = json.dumps(to_json(run.config), sort_keys=True)
+    return hashlib.sha256(settings.encode()).hexdigest()
+
+
+def _checksum(tensors: dict[str, Tensor], marks: dict[str, str]) -> str:
+    code = zlib.crc32(json.dumps(marks, sort_keys=True).encode())
     for name in sorted(tensors):
         code = zlib.crc32(name.encode(), code)
         code = zlib.crc32(tensors[name].flatten().view(torch.uint8).numpy().data, code)

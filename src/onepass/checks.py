@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from onepass.benchmarks.base import Benchmark, draw
 from onepass.config import Component, build_learner
 from onepass.episodes import Episodes, EpisodeSpec
-from onepass.learner import Learner, encode_episodes, probe
+from onepass.learner import Learner, encode_episodes, probe, states
 from onepass.mixers.base import Mixer
 from onepass.objectives import meta_loss, midstream
 from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
@@ -80,6 +80,10 @@ def check_chunking_is_invisible(
     (whole,) = probe(learner, episodes, at=[SPEC.length])
     *_, pieces = probe(learner, episodes, at=[*cuts, SPEC.length])
     assert_close(whole, pieces, **TIGHT)
+    encoded = encode_episodes(learner, episodes)
+    (at_once,) = states(learner, encoded, 2, [SPEC.length])
+    *_, in_pieces = states(learner, encoded, 2, [*cuts, SPEC.length])
+    assert_close(tree_leaves(at_once), tree_leaves(in_pieces), **TIGHT)
 
 
 def check_streaming_gives_the_same_gradients(learner: Learner, benchmark: Benchmark):
@@ -217,9 +221,12 @@ def laws_of(name: str, options: dict[str, Any]) -> list[tuple[str, Callable[[], 
     """What to call to hold a component, by name or `MODULE:CLASS`, to its laws."""
     kind = _kind(name)
     if kind is MIXERS:
-        options = options if "heads" in options else {"heads": 2, **options}
+        if "heads" in MIXERS.options(name):
+            options = {"heads": 2, **options}
         return _bound(MIXER_LAWS, lambda: MIXERS.build(name, WIDTH, **options).double().eval())
     if kind is BENCHMARKS:
+        # files that are not there are no broken law
+        _draw(BENCHMARKS.build(name, **options), 0)
         return _bound(BENCHMARK_LAWS, lambda: BENCHMARKS.build(name, **options))
     return [
         (f"{label} ({data})", law)
@@ -242,7 +249,7 @@ def _bound(laws: list[Callable], build: Callable) -> list[tuple[str, Callable[[]
 
 def _kind(name: str):
     for registry in (MIXERS, LEARNERS, BENCHMARKS):
-        if name in list(registry):
+        if name in registry:
             return registry
     if ":" not in name:
         choices = ", ".join([*MIXERS, *LEARNERS, *BENCHMARKS])

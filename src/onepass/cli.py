@@ -31,10 +31,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Learn from a stream in one forward pass, and meta-train the models that can.\n\n"
-    "Start with: onepass quickstart",
+    "Example: onepass quickstart",
     epilog="--debug anywhere on the line shows the traceback of an error.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="See and prepare data sets.")
+data_app = typer.Typer(
+    no_args_is_help=True, help="See and prepare data sets.\n\nExample: onepass data list"
+)
 app.add_typer(data_app, name="data")
 
 
@@ -107,15 +109,14 @@ def describe(
     Example: onepass describe omniglot transformer --tasks 20
     """
     from onepass.describe import describe
+    from onepass.tables import print_facts
 
     config = _config(benchmark, learner, recipe, settings, tasks, shots, queries, None)
     facts = describe(config)
     if as_json:
         print(json.dumps(facts, indent=2))
         return
-    for key, value in facts.items():
-        shown = f"{value:,}" if isinstance(value, int) else value
-        print(f"{key.replace('_', ' '):<22}{shown}")
+    print_facts(facts)
 
 
 @app.command()
@@ -168,7 +169,7 @@ def evaluate(
     stops: Annotated[
         bool, Option("--stops", help="Ask after every task, not only at the end.")
     ] = False,
-    seed: Annotated[int, Option(help="Decides the episodes.")] = 0,
+    seed: Annotated[int | None, Option(help="Decides the episodes; default: the run's.")] = None,
     device: Device = "auto",
     data: Data = None,
     as_json: AsJson = False,
@@ -309,7 +310,8 @@ def _given(**flags: int | None) -> dict[str, int]:
 
 def _run_name(config, settings: list[str]) -> str:
     names = f"{config.benchmark.name}-{config.learner.name}"
-    name = f"{names}-{config.tasks}x{config.shots}-{config.recipe}-seed{config.seed}"
+    shape = f"{config.tasks}x{config.shots}-q{config.queries}"
+    name = f"{names}-{shape}-{config.recipe}-seed{config.seed}"
     text = "-".join([name, *settings])
     return "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in text)[:120]
 

@@ -14,11 +14,17 @@ from onepass.benchmarks.base import Benchmark
 from onepass.episodes import EpisodeSpec, Order
 from onepass.learner import Learner
 from onepass.objectives import Objective
-from onepass.registry import BENCHMARKS, LEARNERS
+from onepass.registry import (
+    BENCHMARKS,
+    LEARNERS,
+    Natural,
+    NonNegative,
+    Positive,
+    PositiveReal,
+    Registry,
+)
 
 STRICT = ConfigDict(extra="forbid")
-Positive = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -34,7 +40,7 @@ class Config:
     benchmark: Component
     learner: Component
     recipe: str = "paper"
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63, strict=True)] = 0
     # episodes
     tasks: Positive = 20
     shots: Positive = 5
@@ -44,13 +50,13 @@ class Config:
     steps: Positive = 50_000
     batch: Positive = 16
     accumulate: Positive = 1  # a step in this many parts, for a card it does not fit
-    rate: Annotated[float, Field(gt=0)] = 1e-4
+    rate: PositiveReal = 1e-4
     halve_every: Positive = 10_000  # steps after which the rate is halved
     precision: Literal["float32", "bf16"] = "float32"
     # what is asked while meta-training
     objective: Objective = "final"
     objective_steps: Natural | None = None  # then `final`; None: all steps
-    guidance: Annotated[float, Field(ge=0)] = 1.0  # weight of the attention loss
+    guidance: NonNegative = 1.0  # weight of the attention loss
     guidance_steps: Natural | None = None  # None: a fifth of the steps, at most 10,000
     # how often
     log_every: Positive = 50
@@ -88,20 +94,37 @@ def build(config: Config) -> tuple[Benchmark, Learner]:
 def build_learner(component: Component, benchmark: Benchmark, spec: EpisodeSpec) -> Learner:
     """A learner for what this benchmark shows and asks; one that cannot answer that is refused."""
     target = benchmark.target(spec)
-    _, parameter, *_ = inspect.signature(LEARNERS[component.name]).parameters.values()
-    if inspect.isclass(parameter.annotation) and not isinstance(target, parameter.annotation):
+    wanted = LEARNERS.given_types(component.name)[1]
+    if inspect.isclass(wanted) and not isinstance(target, wanted):
         raise ValueError(
-            f"{component.name} learns {parameter.annotation.__name__}, and "
-            f"this benchmark asks for {target}"
+            f"{component.name} learns {wanted.__name__}, and this benchmark asks for {target}"
         )
     return LEARNERS.build(component.name, benchmark.x_shape, target, **component.options)
+
+
+def resolved(config: Config) -> Config:
+    """With every option said, so that a later version with other defaults builds the same."""
+
+    def filled(component: Component, registry: Registry) -> Component:
+        defaults = {
+            name: parameter.default
+            for name, parameter in registry.options(component.name).items()
+            if parameter.default is not inspect.Parameter.empty
+        }
+        return replace(component, options=json.loads(json.dumps(defaults | component.options)))
+
+    return replace(
+        config,
+        benchmark=filled(config.benchmark, BENCHMARKS),
+        learner=filled(config.learner, LEARNERS),
+    )
 
 
 def to_json(config: Config) -> dict[str, Any]:
     return asdict(config)
 
 
-def from_json(content: dict[str, Any]) -> Config:
+def from_json(content: Any) -> Config:
     try:
         return TypeAdapter(Config).validate_python(content)
     except ValidationError as error:
@@ -113,6 +136,8 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
     names = [setting.name for setting in fields(config)]
     for assignment in assignments:
         key, text = _assignment(assignment)
+        if key == "recipe":
+            raise ValueError(f"a recipe is named with --recipe {text}, not as a setting")
         owner, dot, option = key.partition(".")
         if dot and owner == "mixer":
             options = config.learner.options.get("mixer_options", {}) | {option: _value(text)}

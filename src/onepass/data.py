@@ -5,7 +5,6 @@ from pathlib import Path
 
 from onepass.benchmarks import omniglot
 from onepass.benchmarks.store import store_path
-from onepass.files import data_dir
 from onepass.progress import progress
 
 PREPARE: dict[str, Callable[..., Path]] = {"omniglot": omniglot.prepare}
@@ -16,7 +15,7 @@ def prepare_data(name: str) -> Path:
     if name not in PREPARE:
         raise ValueError(f"no data set {name!r} to prepare; there are: {', '.join(PREPARE)}")
     with progress(f"preparing {name}", omniglot.TOTAL) as show:
-        return PREPARE[name](download=True, progress=lambda done: show(done, ""))
+        return PREPARE[name](download=True, progress=lambda done: show(done))
 
 
 def data_sets() -> dict[str, dict[str, str]]:
@@ -29,7 +28,8 @@ def where_from(name: str) -> str:
         return "drawn as needed, no files"
     if store_path(name).is_dir():
         return str(store_path(name))
-    return f"{data_dir()} (ONEPASS_DATA)" if data_dir() else "a download, or --data FOLDER"
+    sources = omniglot.found()
+    return ", ".join(map(str, sources)) if sources else "a download, or --data FOLDER"
 
 
 def _state(name: str) -> str:

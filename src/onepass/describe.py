@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 
-from onepass.config import Config, build
+from onepass.config import Config, build, resolved, to_json
 from onepass.data import where_from
+from onepass.learner import count_parameters
 from onepass.registry import BENCHMARKS
 from onepass.targets import Classes
 from onepass.tree import state_bytes
@@ -31,11 +32,12 @@ def describe(config: Config) -> dict[str, Any]:
         "queries": config.queries,
         "input": "x".join(str(edge) for edge in benchmark.x_shape),
         "target": str(learner.target),
-        "parameters": sum(p.numel() for p in learner.parameters() if p.requires_grad),
+        "parameters": count_parameters(learner),
         "tokens": length * learner.tokens_per_example,
         "state_bytes": state_bytes(state),
         "steps": config.steps,
         "data": where_from(config.benchmark.name),
+        "settings": to_json(resolved(config)),
     }
 
 

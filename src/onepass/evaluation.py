@@ -162,29 +162,41 @@ def evaluate_run(
     split: Split,
     episodes: int,
     stops: bool,
-    seed: int,
+    seed: int | None,
     device: torch.device,
 ) -> tuple[dict, Path, bool]:
-    """Score a finished run, on its own benchmark or another; kept as JSON in its folder."""
+    """Score a finished run, on its own benchmark or another; kept as JSON in its folder.
+
+    The meta-train score comes beside it, and by default the episodes are those of its result.
+    """
     config, benchmark, learner = load_run(path, str(device))
-    spec = replace(config.spec, **shape)
+    spec, seed = replace(config.spec, **shape), config.seed if seed is None else seed
+    if stops and spec.order != "blocked":
+        raise ValueError(
+            "--stops are the ends of tasks, and with order=shuffled no task ends early"
+        )
     if on is not None:
         benchmark = _other(on, benchmark, learner, spec)
     at = range(spec.shots, spec.length + 1, spec.shots) if stops else None
-    with progress(f"evaluating meta-{split}", episodes) as show:
-        found = evaluate(
-            learner,
-            benchmark,
-            spec,
-            split=split,
-            episodes=episodes,
-            seed=seed,
-            at=at,
-            tick=lambda done, total: show(done, ""),
-        )
     name = on or config.benchmark.name
-    facts = {"benchmark": name, "split": split, **asdict(spec), "seed": seed, **asdict(found)}
-    file = f"{name}-{split}-{spec.tasks}x{spec.shots}-seed{seed}{'-stops' if stops else ''}.json"
+    scores = {}
+    for part in dict.fromkeys((split, "train")):
+        with progress(f"evaluating meta-{part}", episodes) as show:
+            found = evaluate(
+                learner,
+                benchmark,
+                spec,
+                split=part,
+                episodes=episodes,
+                seed=seed,
+                at=at,
+                tick=lambda done, total, show=show: show(done),
+            )
+        scores[part] = asdict(found)
+    facts = {"benchmark": name, "split": split, **asdict(spec), "seed": seed, **scores[split]}
+    facts["meta_train"] = scores["train"]
+    shape_name = f"{spec.tasks}x{spec.shots}-q{spec.queries}-{episodes}episodes-seed{seed}"
+    file = f"{name}-{split}-{shape_name}{'-stops' if stops else ''}.json"
     kept = path / "evaluations" / file.replace(":", "_").replace("/", "_")
     write_json(kept, facts)
     return facts, kept, isinstance(learner.target, Classes)

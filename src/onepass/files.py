@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 
 
 def cache_dir() -> Path:
@@ -37,6 +40,11 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise OSError(f"could not write {path}: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def unfinished(folder: Path) -> list[Path]:
+    """What a killed process left of `write_bytes` in this folder."""
+    return [path for path in folder.glob(".*.tmp") if TEMPORARY.fullmatch(path.name)]
 
 
 def append_line(path: Path, line: str) -> None:

@@ -99,6 +99,11 @@ class Learner(nn.Module, ABC):
         return spelled, spelled.new_zeros(())
 
 
+def count_parameters(learner: Learner) -> int:
+    """Those that are meta-trained."""
+    return sum(p.numel() for p in learner.parameters() if p.requires_grad)
+
+
 def encode_episodes(learner: Learner, episodes: Episodes) -> Encoded:
     """Stream and queries in one call each, so that batch statistics see both."""
     length = episodes.train.x.shape[1]

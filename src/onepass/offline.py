@@ -19,7 +19,7 @@ from onepass.encoders import Norm, make_encoder
 from onepass.evaluation import stderr_of
 from onepass.progress import progress
 from onepass.registry import BENCHMARKS
-from onepass.run import alone, begin, final_result
+from onepass.run import opened, write_result
 from onepass.seeds import derive, generator
 from onepass.training import Tell, pick_device
 
@@ -46,8 +46,7 @@ def offline(config: Config, path: Path, device: str = "auto", tell: Tell = print
     except ValidationError as error:
         raise ValueError(f"offline: {first_problem(error)}") from error
     benchmark = BENCHMARKS.build(config.benchmark.name, **config.benchmark.options)
-    run = begin(path, config)
-    with alone(run):
+    with opened(path, config) as run:
         if run.has("result.json"):
             tell(f"{path} is finished already; its result stands")
             return
@@ -67,7 +66,7 @@ def offline(config: Config, path: Path, device: str = "auto", tell: Tell = print
         }
         seconds = time.monotonic() - started
         parameters = sum(p.numel() for p in network_for(config, options, benchmark).parameters())
-        run.write("result.json", final_result(config, scores, parameters, seconds, 0, where))
+        write_result(run, scores, parameters, 0, seconds, where)
 
 
 def network_for(config: Config, options: Offline, benchmark: Benchmark) -> nn.Sequential:

@@ -2,16 +2,21 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
-Show = Callable[[int, str], None]
-SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_MOVES = 10.0, 0.2
+
+
+@runtime_checkable
+class Show(Protocol):
+    def __call__(self, done: int, text: str | None = None) -> None: ...
 
 
 @contextmanager
 def progress(what: str, total: int, start: int = 0) -> Iterator[Show]:
-    """Gives `show(done, text)`; how much time is left is worked out from how often it is called."""
+    """Gives `show(done, text)`, cheap enough for every step; without a text the last one stays."""
     if sys.stderr.isatty():
         with _bar(what, total, start) as show:
             yield show
@@ -39,20 +44,35 @@ def _bar(what: str, total: int, start: int) -> Iterator[Show]:
     )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task(what, total=total, completed=start, text="")
-        yield lambda done, text="": bars.update(task, completed=done, text=text)
+        last = 0.0
+
+        def show(done: int, text: str | None = None) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if text is not None:
+                bars.update(task, completed=done, text=text)
+            elif now - last > SECONDS_BETWEEN_MOVES or done == total:
+                bars.update(task, completed=done)
+            else:
+                return
+            last = now
+
+        yield show
 
 
 def _lines(what: str, total: int, start: int) -> Show:
     began = last = time.monotonic()
 
-    def show(done: int, text: str = "") -> None:
-        nonlocal last
-        now = time.monotonic()
+    last_text = ""
+
+    def show(done: int, text: str | None = None) -> None:
+        nonlocal last, last_text
+        now, last_text = time.monotonic(), last_text if text is None else text
         if now - last < SECONDS_BETWEEN_LINES and done < total:
             return
         last = now
         left = (now - began) / max(done - start, 1) * (total - done)
         after = f", {left:.0f} s left" if done < total else f", {now - began:.0f} s"
-        print(f"{what} {done}/{total}{after}  {text}".rstrip(), file=sys.stderr, flush=True)
+        print(f"{what} {done}/{total}{after}  {last_text}".rstrip(), file=sys.stderr, flush=True)
 
     return show

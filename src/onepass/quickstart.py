@@ -1,5 +1,7 @@
 """The whole idea in a few minutes: meta-train, meet new classes, stream them one by one, look."""
 
+import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -52,7 +54,8 @@ def quickstart(path: Path, device: str = "auto") -> None:
     figure = _picture(config, run, episodes, answers, errors)
     save_figure(figure, path / "quickstart.png")
     print(f"\nLook at {path / 'quickstart.png'}; the run is in {path}.")
-    print(f"Then ask harder: onepass evaluate {path} --shots 1")
+    onepass = "onepass" if shutil.which("onepass") else sys.argv[0]
+    print(f"Then ask harder: {onepass} evaluate {path} --shots 1")
 
 
 def _untrained_error(config: Config, device: torch.device) -> float:

@@ -1,9 +1,11 @@
 """Recipes: functions that fill in a Config. The docstring of each is its card."""
 
 from collections.abc import Callable
+from typing import Any
 
 from onepass.config import Component, Config
 from onepass.objectives import Objective
+from onepass.registry import LEARNERS
 
 # what the published numbers were made with where it differs from what is right
 PUBLISHED_BENCHMARKS = {"omniglot": {"validation": 0.0}}
@@ -16,6 +18,9 @@ def paper(benchmark: str, learner: str) -> Config:
     """Whatever made the published numbers, quirks included (no validation classes, batch-norm).
 
     onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
+    20 minutes on one H200 (50,000 steps of 24 ms); expect 13 to 14 % meta-test error.
+    onepass train omniglot pn --tasks 20 --recipe paper precision=bf16
+    7 minutes there (8 ms a step); expect 3.7 %.
     """
     objective, steps = PUBLISHED_OBJECTIVES.get(learner, ("final", None))
     return Config(
@@ -31,10 +36,13 @@ def quickstart(benchmark: str, learner: str) -> Config:
     """A small learner that gets there in minutes on two CPU cores, and is meant for `glyphs`.
 
     onepass train glyphs transformer --recipe quickstart
+    2 minutes on two CPU cores; expect 5 to 7 % meta-test error, where chance is 80 %.
     """
     bank = {"bank": 2_000, "bank_samples": 16} if benchmark == "glyphs" else {}
-    small = {"width": 128, "layers": 2, "heads": 4, "dropout": 0.0, "block_norm": "layer"}
-    options = {"encoder": "cnn_small"} | (small if learner == "transformer" else {})
+    small: dict[str, Any] = {"encoder": "cnn_small"} if benchmark == "glyphs" else {}
+    if "mixer" in LEARNERS.options(learner):
+        small |= {"width": 128, "layers": 2, "heads": 4, "dropout": 0.0, "block_norm": "layer"}
+    options = {key: value for key, value in small.items() if key in LEARNERS.options(learner)}
     return Config(
         Component(benchmark, bank),
         Component(learner, options),

@@ -4,11 +4,17 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+
+Positive = Annotated[int, Field(ge=1, strict=True)]
+Natural = Annotated[int, Field(ge=0, strict=True)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Registry(Mapping[str, Callable]):
@@ -17,8 +23,9 @@ class Registry(Mapping[str, Callable]):
     Wherever a name is taken, `MODULE:CLASS` names anyone's own.
     """
 
-    def __init__(self, kind: str, given: int):
-        self.kind, self.given = kind, given  # the first `given` arguments are not options
+    def __init__(self, kind: str, base: str, given: Sequence[str]):
+        # the first arguments are given by the caller; the others are options
+        self.kind, self.base, self.given = kind, base, given
         self.package = f"onepass.{kind}s"
         self._builders: dict[str, Callable] = {}
 
@@ -39,12 +46,43 @@ class Registry(Mapping[str, Callable]):
                 choices = ", ".join(takes) or "no options"
                 raise ValueError(f"the {self.kind} {name!r} takes no {key!r}; it takes: {choices}")
             options[key] = _converted(f"{self.kind}.{key}", value, takes[key].annotation)
-        return builder(*args, **options)
+        missing = [
+            key
+            for key, parameter in takes.items()
+            if parameter.default is inspect.Parameter.empty and key not in options
+        ]
+        if missing:
+            raise ValueError(f"the {self.kind} {name!r} needs {', '.join(missing)}")
+        built, base = builder(*args, **options), load_object(self.base)
+        if not isinstance(built, base):
+            raise ValueError(
+                f"{name!r} makes a {type(built).__name__}, and a {self.kind} is a {base.__name__}"
+            )
+        return built
 
     def options(self, name: str) -> dict[str, inspect.Parameter]:
         """What the builder takes beside what it is always given."""
-        parameters = inspect.signature(self[name]).parameters
-        return dict(list(parameters.items())[self.given :])
+        return dict(self._parameters(name)[len(self.given) :])
+
+    def given_types(self, name: str) -> list[Any]:
+        """The annotations of what it is always given; None where there is none."""
+        found = [parameter.annotation for _, parameter in self._parameters(name)]
+        return [
+            None if annotation is inspect.Parameter.empty else annotation
+            for annotation in found[: len(self.given)]
+        ]
+
+    def _parameters(self, name: str) -> list[tuple[str, inspect.Parameter]]:
+        builder = self[name]
+        if not callable(builder):
+            raise ValueError(f"{name!r} is no class or function that makes a {self.kind}")
+        parameters = list(inspect.signature(builder, eval_str=True).parameters.items())
+        if len(parameters) < len(self.given):
+            raise ValueError(
+                f"{name!r} takes {len(parameters)} argument(s), and a {self.kind} is given "
+                f"{', '.join(self.given)}"
+            )
+        return parameters
 
     def _discover(self):
         package = importlib.import_module(self.package)
@@ -62,6 +100,9 @@ class Registry(Mapping[str, Callable]):
             )
         return self._builders[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in list(self)
+
     def __iter__(self) -> Iterator[str]:
         self._discover()
         return iter(sorted(self._builders))
@@ -73,6 +114,8 @@ class Registry(Mapping[str, Callable]):
 def load_object(name: str) -> Any:
     """What `MODULE:NAME` names; the current folder counts as a place for modules."""
     module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise ValueError(f"{name!r} is not of the form MODULE:CLASS, such as mymodule:MyMixer")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -102,6 +145,6 @@ def _converted(key: str, value: Any, annotation: Any) -> Any:
         raise ValueError(f"{key}={value}: {error.errors()[0]['msg']}") from error
 
 
-BENCHMARKS = Registry("benchmark", given=0)
-LEARNERS = Registry("learner", given=2)
-MIXERS = Registry("mixer", given=1)
+BENCHMARKS = Registry("benchmark", "onepass.benchmarks.base:Benchmark", [])
+LEARNERS = Registry("learner", "onepass.learner:Learner", ["x_shape", "target"])
+MIXERS = Registry("mixer", "onepass.mixers.base:Mixer", ["width"])

@@ -18,9 +18,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from onepass import __version__
 from onepass.benchmarks.base import Benchmark
 from onepass.config import Config, build, differences, from_json, to_json
-from onepass.files import write_bytes, write_json
+from onepass.files import unfinished, write_bytes, write_json
 from onepass.learner import Learner
 
 
@@ -30,7 +31,13 @@ class Run:
 
     @property
     def config(self) -> Config:
-        return from_json(self.read("config.json"))
+        content = self.read("config.json")
+        try:
+            return from_json(content)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.path / 'config.json'} does not fit this version of onepass: {error}"
+            ) from error
 
     @property
     def metrics(self) -> Path:
@@ -62,43 +69,51 @@ class Run:
         return self.path / "checkpoints" / f"step-{step:08d}.safetensors"
 
     def read_metrics(self) -> list[dict[str, Any]]:
+        """Every whole line; one that was cut short or damaged is left out."""
         if not self.metrics.is_file():
             return []
-        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+        return [line for text in self.metrics.read_bytes().splitlines() if (line := _line(text))]
 
 
-def begin(path: Path, config: Config) -> Run:
-    """The run in this folder, new or the same as before; never another one's."""
+@contextmanager
+def opened(path: Path, config: Config) -> Iterator[Run]:
+    """The run in this folder, new or the same as before; never another one's.
+
+    The folder is held against a second process by a lock that goes with this one, and what a
+    killed process left half-written is swept up.
+    """
     run = Run(path)
-    if run.has("config.json"):
-        changed = differences(run.config, config)
-        if changed:
+    _check_folder(run)
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"another process is training in {path}") from error
+        for folder in (path, path / "checkpoints"):
+            for leftover in unfinished(folder):
+                leftover.unlink()
+        if not run.has("config.json"):
+            run.write("environment.json", environment())
+            run.write("config.json", to_json(config))
+        elif changed := differences(run.config, config):
             raise ValueError(
                 f"{path} holds a run with another config ({'; '.join(changed)}): "
                 "name another folder with --out, or remove this one"
             )
-        return run
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"{path} is a file, and a run needs a folder")
-    run.write("environment.json", environment())
-    run.write("config.json", to_json(config))
-    return run
+        yield run
 
 
-@contextmanager
-def alone(run: Run) -> Iterator[None]:
-    """Holds the folder against a second process; the lock goes with the process.
-
-    What a killed process left half-written is swept up.
-    """
-    with open(run.path / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"another process is training in {run.path}") from error
-        for leftover in run.path.rglob(".*.tmp"):
-            leftover.unlink()
-        yield
+def _check_folder(run: Run) -> None:
+    """A run does not move in with other files."""
+    if run.path.exists() and not run.path.is_dir():
+        raise ValueError(f"{run.path} is a file, and a run needs a folder")
+    if run.path.is_dir() and not run.has("config.json"):
+        own = {".lock", "environment.json", *(path.name for path in unfinished(run.path))}
+        if {path.name for path in run.path.iterdir()} - own:
+            raise ValueError(
+                f"{run.path} holds other files and no run: name a new folder with --out"
+            )
 
 
 def save_weights(path: Path, learner: torch.nn.Module) -> None:
@@ -130,16 +145,23 @@ def load_run(path: Path | str, device: str = "cpu") -> tuple[Config, Benchmark, 
 def cut_metrics(run: Run, step: int) -> None:
     """Forget what was logged after `step`: a resumed run logs it again."""
     if run.metrics.is_file():
-        # a process that was killed may have left half a line, which has no end
-        lines = [line for line in run.metrics.read_text().splitlines(keepends=True) if "\n" in line]
-        kept = [line for line in lines if json.loads(line)["step"] <= step]
-        write_bytes(run.metrics, "".join(kept).encode())
+        kept = [line for line in run.read_metrics() if line["step"] <= step]
+        write_bytes(run.metrics, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("step"), int) else None
 
 
 def environment() -> dict[str, Any]:
     return {
         "date": now(),
         "commit": commit(),
+        "onepass": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
@@ -148,16 +170,17 @@ def environment() -> dict[str, Any]:
     }
 
 
-def final_result(
-    config: Config,
+def write_result(
+    run: Run,
     scores: dict[str, Any],
     parameters: int,
-    seconds: float,
     steps: int,
+    seconds: float,
     device: torch.device,
-) -> dict[str, Any]:
-    """What a run came to, complete in one file."""
-    return {
+) -> None:
+    """What a run came to, complete in one file; the commit is the one it began with."""
+    config = run.config
+    facts = {
         "benchmark": config.benchmark.name,
         "learner": config.learner.name,
         "tasks": config.tasks,
@@ -169,14 +192,24 @@ def final_result(
         **scores,
         "parameters": parameters,
         "command": command_line(),
-        "commit": commit(),
+        "commit": run.read("environment.json")["commit"],
         "date": now(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "torch": torch.__version__,
         "seconds": seconds,
-        "episodes_per_s": steps * config.batch / seconds if steps else 0.0,
+        "episodes_per_s": steps * config.batch / seconds if seconds else 0.0,
+        "curve": _curve(run.read_metrics()),
         "config": to_json(config),
     }
+    run.write("result.json", facts)
+
+
+def _curve(metrics: list[dict[str, Any]], points: int = 100) -> list[dict[str, Any]]:
+    """A learning curve of about so many points, the last one among them."""
+    lines = [line for line in metrics if "split" not in line]
+    every = max(1, len(lines) // points)
+    keys = ("step", "loss", "error")
+    return [{key: line[key] for key in keys} for line in lines[::-1][::every][::-1]]
 
 
 def now() -> str:
@@ -188,13 +221,20 @@ def commit() -> str | None:
     if given := os.environ.get("ONEPASS_COMMIT"):
         return given
     here = Path(__file__).resolve().parent
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    if here.parent.name != "src":
+        # a wheel inside someone else's repository is not of that commit
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(here), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip()
+
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        head = git("rev-parse", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.TimeoutExpired):
         return None
-    # a wheel inside someone else's repository is not of that commit
-    return asked.stdout.strip() or None if here.parent.name == "src" else None
+    return f"{head}-dirty" if head and changed else head or None
 
 
 def command_line() -> str:

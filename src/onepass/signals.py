@@ -1,6 +1,7 @@
 """Signals that end a run in good order."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ def caught_signals() -> Iterator[list[int]]:
 
     def catch(number: int, frame: object) -> None:
         caught.append(number)
+        name = signal.Signals(number).name
+        word = f"{name}: finishing this step, then saving; once more to leave at once"
+        print(word, file=sys.stderr, flush=True)
         signal.signal(number, before[number])  # pyright: ignore[reportArgumentType]
 
     for number in before:

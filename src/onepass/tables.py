@@ -6,6 +6,21 @@ if TYPE_CHECKING:
     from onepass.forgetting import Forgetting
 
 
+def print_facts(facts: dict[str, Any]) -> None:
+    """What `describe` found, then every other setting as it can be typed."""
+    for key, value in facts.items():
+        if key != "settings":
+            shown = f"{value:,}" if isinstance(value, int) else value
+            print(f"{key.replace('_', ' '):<26}{shown}")
+    print("\nother settings, changed with key=value:")
+    for key, value in facts["settings"].items():
+        if isinstance(value, dict):
+            for option, chosen in value["options"].items():
+                print(f"{key + '.' + option:<26}{chosen}")
+        elif key not in facts and key != "recipe":
+            print(f"{key:<26}{value}")
+
+
 def print_result(result: dict[str, Any], is_class: bool) -> None:
     for split in ("meta_test", "meta_train"):
         if result[split]["error"] is not None:
@@ -16,7 +31,10 @@ def print_result(result: dict[str, Any], is_class: bool) -> None:
 def print_evaluation(found: dict[str, Any], is_class: bool) -> None:
     """The score, and one line per stop where there are several."""
     shape = f"{found['tasks']} tasks x {found['shots']} shots, {found['episodes']:,} episodes"
-    print(f"{found['benchmark']}, meta-{found['split']}, {shape}: {_score(found, is_class)}")
+    print(f"{found['benchmark']}, {shape}:")
+    print(f"meta-{found['split']:<7}{_score(found, is_class)}")
+    if found["split"] != "train":
+        print(f"meta-train  {_score(found['meta_train'], is_class)}")
     if len(found["stops"]) == 1:
         return
     unit, scale = (" in %", 100) if is_class else ("", 1)

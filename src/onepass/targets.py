@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from onepass.encoders import Norm, mlp
 from onepass.episodes import Episodes, distinct
 
+MOST_CODES = 2**20  # a book is drawn from all of them
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -28,6 +30,11 @@ class Classes:
         if self.classes < 1 or self.length < 1 or self.vocabulary < 0:
             raise ValueError(
                 f"{self.classes} classes, code_length {self.length}: counts start at 1"
+            )
+        if self.outputs**self.length > MOST_CODES:
+            raise ValueError(
+                f"{self.length} tokens over a vocabulary of {self.outputs} make more than "
+                f"{MOST_CODES:,} codes: lower vocabulary or code_length"
             )
         if self.outputs**self.length < self.classes:
             raise ValueError(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,74 +14,87 @@ from torch.utils._pytree import tree_map_only
 
 from onepass.benchmarks.base import Benchmark, draw
 from onepass.checkpoint import diverged, resume, save_checkpoint
-from onepass.config import Config, build
-from onepass.episodes import Episodes
-from onepass.evaluation import evaluate
+from onepass.config import Config, build, resolved
+from onepass.episodes import Episodes, Split
+from onepass.evaluation import Evaluation, evaluate
 from onepass.files import append_line
-from onepass.learner import Learner
+from onepass.learner import Learner, count_parameters
 from onepass.objectives import OBJECTIVES, meta_loss
 from onepass.progress import Show, progress
-from onepass.run import (
-    Run,
-    alone,
-    begin,
-    final_result,
-    load_weights,
-    save_weights,
-)
+from onepass.run import Run, load_weights, opened, save_weights, write_result
 from onepass.seeds import derive, generator
-from onepass.signals import caught_signals, leave
+from onepass.signals import Interrupted, caught_signals, leave
 
 Tell = Callable[[str], None]
 
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
     """Meta-train, evaluate, write the result; goes on where an earlier call left off."""
-    where = pick_device(device)
+    where, config = pick_device(device), resolved(config)
     benchmark, learner = build(config)
     check_trainable(config, benchmark, learner)
     learner.to(where)
     if where.type == "cuda":
         # the layout the card's convolutions want; on a CPU it would be slower
         learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-    run = begin(path, config)
-    with alone(run), caught_signals() as caught:
+    with opened(path, config) as run, caught_signals() as caught:
         if run.has("result.json"):
             tell(f"{path} is finished already; its result stands")
             load_weights(run.weights, learner)
             return learner
         slow = [parameter for parameter in learner.parameters() if parameter.requires_grad]
-        if not slow:
+        if slow:
+            optimiser = torch.optim.Adam(slow, config.rate, fused=where.type == "cuda")
+            meta_train(run, config, benchmark, learner, optimiser, caught, tell)
+        else:
             tell(f"{config.learner.name} has nothing to meta-train, so it is only evaluated")
-            save_weights(run.weights, learner)
-            run.write("result.json", result(config, benchmark, learner, 0.0, caught))
-            return learner
-        optimiser = torch.optim.Adam(slow, config.rate, fused=where.type == "cuda")
-        done = resume(run, learner, optimiser, tell)
-        with progress("meta-training", config.steps, done) as show, events(run, done) as log:
-            seconds, started = seconds_so_far(run), time.monotonic()
-            learner.train()
-            pending: list[Tensor] = []
-            for step in range(done, config.steps):
-                for group in optimiser.param_groups:
-                    group["lr"] = config.rate_at(step)
-                pending.append(train_step(config, step, benchmark, learner, optimiser))
-                # looked at once: a signal that comes later is for the next step
-                after, stopping = step + 1, list(caught)
-                save_now = bool(stopping) or due(after, config.checkpoint_every, config.steps)
-                if save_now or due(after, config.log_every, config.steps):
-                    spent = seconds + time.monotonic() - started
-                    write_line(run, config, after, pending, spent, learner.hint(), show, log)
-                    pending = []
-                if config.evaluate_every and due(after, config.evaluate_every, config.steps):
-                    write_evaluation(run, config, after, benchmark, learner, log)
-                if save_now:
-                    save_checkpoint(run, after, learner, optimiser)
-                leave(stopping, f"after step {after}, saved in {path}")
-        seconds = seconds_so_far(run)
         save_weights(run.weights, learner)
-        run.write("result.json", result(config, benchmark, learner, seconds, caught))
+        scores = final_scores(config, benchmark, learner, caught)
+        steps, seconds = (config.steps, seconds_so_far(run)) if slow else (0, 0.0)
+        write_result(run, scores, count_parameters(learner), steps, seconds, where)
     return learner
+
+
+def meta_train(
+    run: Run,
+    config: Config,
+    benchmark: Benchmark,
+    learner: Learner,
+    optimiser: torch.optim.Optimizer,
+    caught: list[int],
+    tell: Tell,
+) -> None:
+    """The loop itself, from the last checkpoint to the last step."""
+    done = resume(run, learner, optimiser, tell)
+    with progress("meta-training", config.steps, done) as show, events(run, done) as log:
+        earlier, started = seconds_so_far(run), time.monotonic()
+        learner.train()
+        pending: list[Tensor] = []
+
+        def write_pending(step: int) -> None:
+            if pending:
+                seconds = earlier + time.monotonic() - started
+                write_line(run, config, step, pending, seconds, learner.hint(), show, log)
+                pending.clear()
+
+        for step in range(done, config.steps):
+            for group in optimiser.param_groups:
+                group["lr"] = config.rate_at(step)
+            pending.append(train_step(config, step, benchmark, learner, optimiser))
+            after = step + 1
+            show(after)
+            if due(after, config.log_every, config.steps):
+                write_pending(after)
+            if config.evaluate_every and due(after, config.evaluate_every, config.steps):
+                paused = time.monotonic()
+                write_evaluation(run, config, after, benchmark, learner, caught, log)
+                started += time.monotonic() - paused
+            # looked at once: a signal that comes later is for the next step
+            stopping = list(caught)
+            if stopping or due(after, config.checkpoint_every, config.steps):
+                write_pending(after)
+                save_checkpoint(run, after, learner, optimiser)
+            leave(stopping, f"after step {after}, saved in {run.path}")
 
 
 def train_step(
@@ -153,6 +167,8 @@ def check_trainable(config: Config, benchmark: Benchmark, learner: Learner) -> N
             "use learner.norm=group, or accumulate=1"
         )
     for split in benchmark.splits:
+        if split == "validation" and not config.evaluate_every:
+            continue
         # episodes that cannot be drawn show here, not at the end of a long run
         benchmark.sample(split, config.spec, 1, torch.Generator().manual_seed(0))
 
@@ -178,7 +194,7 @@ def write_line(
         first = step - len(pending) + int(bad[0]) + 1
         raise FloatingPointError(diverged(run, "the loss is not finite", first, hint))
     loss, guidance, error = values.mean(0).tolist()
-    speed = step * config.batch / seconds
+    speed = step * config.batch / max(seconds, 1e-9)
     line = {
         "step": step,
         "loss": loss,
@@ -193,21 +209,60 @@ def write_line(
     show(step, f"loss {loss:.3f}  error {error:.3f}  {speed:,.0f} episodes/s")
 
 
-def write_evaluation(run, config, step, benchmark, learner, log) -> None:
+def write_evaluation(
+    run: Run,
+    config: Config,
+    step: int,
+    benchmark: Benchmark,
+    learner: Learner,
+    caught: list[int],
+    log: Callable[[int, dict[str, float]], None],
+) -> None:
     """Held-out classes where the benchmark has some; never the ones the result is about."""
     split = "validation" if "validation" in benchmark.splits else "train"
-    held = evaluate(
-        learner,
-        benchmark,
-        config.spec,
-        split=split,
-        episodes=config.evaluation_episodes,
-        batch=config.evaluation_batch,
-        seed=config.seed,
-    )
+    try:
+        held = scored(config, benchmark, learner, split, lambda: leave(caught, "evaluating"))
+    except Interrupted:
+        # the step is saved next; its evaluation is not worth waiting for
+        return
     line = {"step": step, "split": split, "error": held.error, "stderr": held.stderr}
     append_line(run.metrics, json.dumps({**line, "loss": held.loss}))
     log(step, {f"{split}/error": held.error, f"{split}/loss": held.loss})
+
+
+def final_scores(
+    config: Config, benchmark: Benchmark, learner: Learner, caught: list[int]
+) -> dict[str, Any]:
+    """Meta-test, and meta-train beside it."""
+    where = "while evaluating, after the last step"
+    return {
+        f"meta_{split}": asdict(
+            scored(config, benchmark, learner, split, lambda: leave(caught, where))
+        )
+        for split in ("test", "train")
+    }
+
+
+def scored(
+    config: Config, benchmark: Benchmark, learner: Learner, split: Split, look: Callable[[], None]
+) -> Evaluation:
+    """An evaluation as the config has it, shown while it goes; `look` may end it."""
+    with progress(f"evaluating meta-{split}", config.evaluation_episodes) as show:
+
+        def tick(done: int, total: int) -> None:
+            look()
+            show(done)
+
+        return evaluate(
+            learner,
+            benchmark,
+            config.spec,
+            split=split,
+            episodes=config.evaluation_episodes,
+            batch=config.evaluation_batch,
+            seed=config.seed,
+            tick=tick,
+        )
 
 
 def seconds_so_far(run: Run) -> float:
@@ -219,40 +274,10 @@ def events(run: Run, done: int) -> Iterator[Callable[[int, dict[str, float]], No
     """TensorBoard events beside the metrics file."""
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(run.path / "events"), purge_step=done or None) as writer:
+    with SummaryWriter(str(run.path / "events"), purge_step=done + 1) as writer:
 
         def log(step: int, values: dict[str, float]) -> None:
             for name, value in values.items():
                 writer.add_scalar(name, value, step)
 
         yield log
-
-
-def result(
-    config: Config, benchmark: Benchmark, learner: Learner, seconds: float, caught: list[int]
-) -> dict:
-    """Meta-test and meta-train scores, and what a run came to otherwise."""
-    scores = {}
-    for split in ("test", "train"):
-        with progress(f"evaluating meta-{split}", config.evaluation_episodes) as show:
-
-            def tick(done: int, total: int, show: Show = show) -> None:
-                leave(caught, "while evaluating, after the last step")
-                show(done, "")
-
-            scores[f"meta_{split}"] = asdict(
-                evaluate(
-                    learner,
-                    benchmark,
-                    config.spec,
-                    split=split,
-                    episodes=config.evaluation_episodes,
-                    batch=config.evaluation_batch,
-                    seed=config.seed,
-                    tick=tick,
-                )
-            )
-    parameters = sum(p.numel() for p in learner.parameters() if p.requires_grad)
-    steps = config.steps if parameters else 0
-    device = next(learner.parameters()).device
-    return final_result(config, scores, parameters, seconds, steps, device)

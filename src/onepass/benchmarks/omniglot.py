@@ -90,6 +90,7 @@ def prepare(download: bool = False, progress: Progress = lambda done: None) -> P
     """The prepared store; made first from files already there, or downloaded if told to."""
     path = store_path("omniglot")
     if path.is_dir():
+        read_store(path)
         return path
     images, classes, splits = [], [], {}
     sources = {part: _find(part) or _fetch(part, download) for part in PARTS}
@@ -125,10 +126,16 @@ def _expect(found: int, expected: int, what: str, source: Path) -> None:
         raise ValueError(f"{source} has {found} {what}, and Omniglot has {expected}")
 
 
+def found() -> list[Path]:
+    """The sources that are there already."""
+    return [path for part in PARTS if (path := _find(part))]
+
+
 def _find(part: str) -> Path | None:
     """The zip, or the folder someone unpacked it to, where the person said or as downloaded."""
     places = [data_dir(), cache_dir() / "downloads"]
-    names = [f"omniglot/{part}.zip", f"omniglot/{part}"]
+    # below omniglot/, or right there where someone named that folder itself
+    names = [f"omniglot/{part}.zip", f"omniglot/{part}", f"{part}.zip", part]
     paths = [place / name for place in places if place for name in names]
     return next((path for path in paths if path.exists()), None)
 

@@ -6,7 +6,7 @@ import torch
 
 from onepass.benchmarks.base import Benchmark
 from onepass.episodes import Episodes, Examples, task_ids
-from onepass.registry import BENCHMARKS
+from onepass.registry import BENCHMARKS, NonNegative, Positive
 from onepass.targets import Vector
 
 
@@ -14,9 +14,7 @@ from onepass.targets import Vector
 class Sine(Benchmark):
     """Unlimited tasks, so that the splits differ only in the seed. Answering 0 scores 13/24."""
 
-    def __init__(self, points: int = 50, noise: float = 0.1):
-        if points < 1:
-            raise ValueError(f"points is {points}; a curve needs at least 1")
+    def __init__(self, points: Positive = 50, noise: NonNegative = 0.1):
         self.points, self.noise, self.x_shape = points, noise, (points,)
 
     def target(self, spec):

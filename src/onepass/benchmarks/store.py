@@ -42,13 +42,23 @@ def write_store(images: np.ndarray, manifest: Manifest) -> Path:
 
 
 def read_store(path: Path) -> tuple[np.ndarray, Manifest]:
-    manifest = json.loads((path / "manifest.json").read_text())
-    if manifest.get("version") != VERSION:
-        raise ValueError(
-            f"{path} is a store of version {manifest.get('version')}, and this is {VERSION}: "
-            "remove it and prepare it again"
-        )
-    return np.load(path / "images.npy", mmap_mode="r", allow_pickle=False), Manifest(**manifest)
+    """The images, memory-mapped, and what they are; held to the checksum they were written with."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        version = manifest.get("version")
+        if version == VERSION:
+            images = np.load(path / "images.npy", mmap_mode="r", allow_pickle=False)
+            store = images, Manifest(**manifest)
+            if checksum(images) != store[1].checksum:
+                raise ValueError("wrong checksum")
+            return store
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is damaged ({reason}): remove it and prepare it again") from error
+    raise ValueError(
+        f"{path} is a store of version {version}, and this is {VERSION}: "
+        "remove it and prepare it again"
+    )
 
 
 def checksum(images: np.ndarray) -> str:

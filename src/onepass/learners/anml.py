@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from onepass.encoders import CHANNELS, Encoder, Norm, cnn
 from onepass.learner import Learner
 from onepass.learners.inner import Weights, answers, call_again, copies, sgd
-from onepass.registry import LEARNERS
+from onepass.registry import LEARNERS, Natural, PositiveReal
 from onepass.targets import Target
 from onepass.tree import span
 
@@ -69,17 +69,15 @@ class ANML(Learner):
 def anml(
     x_shape: tuple[int, ...],
     target: Target,
-    inner_rate: float = 0.01,
+    inner_rate: PositiveReal = 0.01,
     channels: tuple[int, ...] = CHANNELS,
     strides: tuple[int, ...] = (1, 2, 2, 2, 2),
     norm: Norm = "batch",
-    segment: int = 0,
+    segment: Natural = 0,
 ) -> ANML:
     """`segment` > 0 stores the inner loop only every so many examples: less memory, more work."""
     if len(x_shape) != 3:
         raise ValueError(f"anml reads images, and this benchmark shows vectors of {x_shape[0]}")
-    if inner_rate <= 0 or segment < 0:
-        raise ValueError(f"inner_rate is {inner_rate}, segment {segment}; rates are positive")
     gate = cnn(x_shape, norm, channels, strides)
     # the last ReLU, before the flattening, becomes a sigmoid
     gate[-2] = nn.Sigmoid()

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from onepass.encoders import Encoder, Norm, make_embedder
 from onepass.learner import Learner
 from onepass.learners.prototype import UNSEEN
-from onepass.registry import LEARNERS
+from onepass.registry import LEARNERS, Positive, PositiveReal
 from onepass.targets import Classes
 
 Density = Literal["student", "published", "map"]
@@ -87,9 +87,9 @@ class GeMCL(Learner):
 def gemcl(
     x_shape: tuple[int, ...],
     target: Classes,
-    width: int = 512,
-    alpha: float = 100.0,
-    beta: float = 1000.0,
+    width: Positive = 512,
+    alpha: PositiveReal = 100.0,
+    beta: PositiveReal = 1000.0,
     density: Density = "student",
     encoder: str = "auto",
     norm: Norm = "batch",

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from onepass.encoders import Encoder, Norm, make_encoder
 from onepass.learner import Learner
-from onepass.registry import LEARNERS
+from onepass.registry import LEARNERS, Positive, PositiveReal
 from onepass.targets import Target
 
 # examples after which the history of a layer is laid out anew for the next ones
@@ -205,16 +205,14 @@ class Memory:
 def oml(
     x_shape: tuple[int, ...],
     target: Target,
-    hidden: int = 512,
-    layers: int = 2,
-    inner_rate: float = 0.03,
-    width: int = 512,
+    hidden: Positive = 512,
+    layers: Positive = 2,
+    inner_rate: PositiveReal = 0.03,
+    width: Positive = 512,
     encoder: str = "auto",
     norm: Norm = "batch",
 ) -> OML:
     """`width` is that of the encoder of vector inputs; images have the features they have."""
-    if layers < 1 or inner_rate <= 0:
-        raise ValueError(f"layers is {layers}, inner_rate {inner_rate}; both must be positive")
     body = make_encoder(x_shape, width, encoder, norm)
     return OML(body, target, [hidden] * (layers - 1), inner_rate)
 

@@ -9,7 +9,7 @@ from torch import nn
 from onepass.encoders import Norm, make_encoder
 from onepass.learner import Learner
 from onepass.learners.inner import answers, copies, sgd
-from onepass.registry import LEARNERS
+from onepass.registry import LEARNERS, Positive, PositiveReal
 from onepass.targets import Target
 
 
@@ -44,15 +44,13 @@ class Online(Learner):
 def online(
     x_shape: tuple[int, ...],
     target: Target,
-    rate: float = 0.01,
-    width: int = 512,
+    rate: PositiveReal = 0.01,
+    width: Positive = 512,
     encoder: str = "auto",
     norm: Norm = "group",
 ) -> Online:
     """Batch-norm would need more than one example, so the default looks at each alone."""
     if norm == "batch":
         raise ValueError("online learns one example at a time: norm is group or none, not batch")
-    if rate <= 0:
-        raise ValueError(f"rate is {rate}; it must be positive")
     body = make_encoder(x_shape, width, encoder, norm)
     return Online(nn.Sequential(body, nn.Linear(body.features, target.outputs)), target, rate)

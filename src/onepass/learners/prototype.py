@@ -9,7 +9,7 @@ from torch import Tensor
 
 from onepass.encoders import Encoder, Norm, make_embedder
 from onepass.learner import Learner
-from onepass.registry import LEARNERS
+from onepass.registry import LEARNERS, Positive
 from onepass.targets import Classes
 
 # score of a class with no example yet; finite, so that nothing seen means a uniform answer
@@ -59,7 +59,7 @@ def squared_distance(
 def pn(
     x_shape: tuple[int, ...],
     target: Classes,
-    width: int = 512,
+    width: Positive = 512,
     encoder: str = "auto",
     norm: Norm = "batch",
 ) -> Prototype:

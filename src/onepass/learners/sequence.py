@@ -13,7 +13,7 @@ from onepass.encoders import Encoder, Norm, make_embedder
 from onepass.learner import Learner
 from onepass.mixers.base import Mixer
 from onepass.mixers.stack import Block, Position, Stack
-from onepass.registry import LEARNERS, MIXERS
+from onepass.registry import LEARNERS, MIXERS, Natural, Positive, Share
 from onepass.targets import Classes, Target
 
 
@@ -115,31 +115,28 @@ def sequence(
     target: Target,
     mixer: str = "attention",
     mixer_options: dict[str, Any] | None = None,
-    width: int = 512,
-    layers: int = 4,
-    heads: int = 8,
-    hidden: int = 0,
-    dropout: float = 0.1,
+    width: Positive = 512,
+    layers: Positive = 4,
+    heads: Positive = 8,
+    hidden: Natural = 0,
+    dropout: Share = 0.1,
     encoder: str = "auto",
     norm: Norm = "batch",
     block_norm: Literal["none", "layer"] = "none",
     tokens: Literal["interleaved", "joint"] = "interleaved",
-    vocabulary: int = 0,
-    code_length: int = 1,
+    vocabulary: Natural = 0,
+    code_length: Positive = 1,
 ) -> SequenceLearner:
     """Any mixer, stacked. `hidden` 0 is twice the width; `vocabulary` 0 is one token per class."""
     if width < 2 or width % 2:
         raise ValueError(f"width is {width}; the position code needs an even one")
     if isinstance(target, Classes):
         target = target.coded(vocabulary, code_length)
+    options, hidden = mixer_options or {}, hidden or 2 * width
+    if "heads" in MIXERS.options(mixer):
+        options = {"heads": heads, **options}
     blocks = [
-        Block(
-            MIXERS.build(mixer, width, heads=heads, **(mixer_options or {})),
-            width,
-            hidden or 2 * width,
-            dropout,
-            block_norm,
-        )
+        Block(MIXERS.build(mixer, width, **options), width, hidden, dropout, block_norm)
         for _ in range(layers)
     ]
     form = Interleaved if tokens == "interleaved" else Joint

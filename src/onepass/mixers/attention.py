@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from onepass.mixers.base import Mixed, Mixer
+from onepass.mixers.base import Mixed, Mixer, guided_heads
 from onepass.registry import MIXERS
 
 
@@ -61,7 +61,8 @@ class Attention(Mixer):
         asked = projected[..., length:, :]
         answers, past = _read(asked, KeysValues(k, v), queries.shape[2], seen)
         mixed = self.out(rearrange(torch.cat([along, answers], 2), "b h l k -> b l (h k)"))
-        guidance = x.new_zeros(()) if own is None else _misplaced(past[:, : self.heads // 2], own)
+        guided = past[:, : guided_heads(self.heads)]
+        guidance = x.new_zeros(()) if own is None else _misplaced(guided, own)
         return Mixed(
             mixed[:, :length], mixed[:, length:].unflatten(1, queries.shape[1:3]), guidance
         )

@@ -18,6 +18,11 @@ class Mixed(NamedTuple):
     guidance: Float[Tensor, ""]
 
 
+def guided_heads(heads: int) -> int:
+    """How many heads the attention loss is for: the first half, as in the paper."""
+    return max(1, heads // 2)
+
+
 class Mixer(nn.Module, ABC):
     """Carries information along a stream of tokens in a state.
 

@@ -16,7 +16,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from onepass.mixers.base import Mixed, Mixer
+from onepass.mixers.base import Mixed, Mixer, guided_heads
 from onepass.registry import MIXERS
 
 CHUNK = 128
@@ -158,7 +158,7 @@ class LinearAttention(Mixer):
             weight, scale = _attend(asked.q, past, seen, chunk)
             values = torch.einsum("bhlt,bhtv->bhlv", weight, past.v)
             mixed = _with_own(asked, values, weight.sum(-1), scale, chunk)
-            guided = weight[:, : self.heads // 2].unflatten(2, (-1, chunk))
+            guided = weight[:, : guided_heads(self.heads)].unflatten(2, (-1, chunk))
             guidance = x.new_zeros(()) if own is None else _misplaced(guided, own)
         answers = self.out(rearrange(mixed, "b h l v -> b l (h v)"))
         return Mixed(stream, answers.unflatten(1, queries.shape[1:3]), guidance)
