@@ -23,7 +23,11 @@ CASES = {
     "codes of two": ("transformer", ["steps=900", "vocabulary=3", "code_length=2"], 0.30),
     "midstream": ("transformer", ["steps=700", "objective=midstream"], 0.25),
     "shuffled": ("transformer", ["steps=600", "order=shuffled"], 0.25),
+    "linear": ("linear_transformer", ["steps=700"], 0.35),
+    "performer": ("performer", ["steps=700"], 0.45),
     "pn": ("pn", ["steps=100"], 0.12),
+    "gemcl": ("gemcl", ["steps=100"], 0.15),
+    "oml": ("oml", ["steps=200"], 0.30),
 }
 
 
