@@ -251,6 +251,41 @@ def test_performer_survives_tokens_of_any_size():
     assert_close(output[:, :150], before, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("bias", [-30.0, -300.0])
+def test_heads_that_look_away_stay_finite(bias):
+    """Keys far on the negative side have features near 0: small, but not 0 / 0."""
+    torch.manual_seed(0)
+    mixer = linear(16, heads=2)
+    mixer.qkv.bias.data[: 2 * mixer.heads * mixer.key] = bias
+    x = torch.randn(1, 20, 16, requires_grad=True)
+    output, _ = mixer.scan(x, mixer.init_state(1))
+    output.sum().backward()
+    assert torch.isfinite(output).all()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_small_features_are_not_rounded_away():
+    torch.manual_seed(0)
+    mixer = linear(16, heads=2)
+    mixer.qkv.bias.data[: mixer.heads * mixer.key] = -18.0
+    x = torch.randn(1, 20, 16)
+    single, _ = mixer.scan(x, mixer.init_state(1))
+    double, _ = mixer.double().scan(x.double(), mixer.init_state(1))
+    assert_close(single.double(), double, rtol=1e-4, atol=1e-5)
+
+
+def test_guidance_of_a_performer_that_looks_away_stays_finite():
+    torch.manual_seed(0)
+    mixer = favor(32, heads=2)
+    mixer.qkv.weight.data *= 40
+    x, queries = torch.randn(1, 12, 32, requires_grad=True), torch.randn(1, 4, 1, 32)
+    own = torch.arange(12)[None, None] // 3 == torch.arange(4)[None, :, None]
+    mixed = mixer.mix(x, queries, None, own)
+    (mixed.guidance + mixed.queries.sum()).backward()
+    assert torch.isfinite(mixed.guidance)
+    assert torch.isfinite(x.grad).all()
+
+
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 @pytest.mark.parametrize("name", ["transformer", "linear_transformer", "performer"])
 def test_ten_thousand_examples_stay_finite(name, precision):

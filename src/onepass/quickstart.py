@@ -28,7 +28,8 @@ def quickstart(path: Path, device: str = "auto") -> None:
     print(
         f"Meta-training a small transformer on {config.benchmark.options['bank']:,} drawn glyphs:\n"
         f"{config.steps:,} steps of {config.batch} streams, each of {config.tasks} classes shown "
-        f"{config.shots} times.\nStop it and start it again as you like: it goes on where it was.\n"
+        f"{config.shots} times.\nStop and start it again as you like: it goes on where it was.\n",
+        flush=True,
     )
     train(config, path, device)
     run = Run(path)

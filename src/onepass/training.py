@@ -82,7 +82,8 @@ def meta_train(
                 group["lr"] = config.rate_at(step)
             pending.append(train_step(config, step, benchmark, learner, optimiser))
             after = step + 1
-            show(after)
+            if after < config.steps:
+                show(after)
             if due(after, config.log_every, config.steps):
                 write_pending(after)
             if config.evaluate_every and due(after, config.evaluate_every, config.steps):

@@ -11,7 +11,6 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -45,7 +44,9 @@ class Elu(nn.Module):
         self.features = width
 
     def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
-        return F.elu(x) + 1, x.new_zeros(x.shape[:-1])
+        # not elu(x) + 1 as written: that rounds to 0 where e^x is below the last bit of 1
+        positive = torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+        return positive, x.new_zeros(x.shape[:-1])
 
 
 class Favor(nn.Module):
@@ -121,16 +122,16 @@ class LinearAttention(Mixer):
             )
             mixed = torch.einsum("bhf,bhfv->bhv", p.q[:, :, 0], state.values)
             total = torch.einsum("bhf,bhf->bh", p.q[:, :, 0], state.keys)
-        return self.out((mixed / total[..., None]).flatten(1)), state
+        return self.out((mixed / floored(total)[..., None]).flatten(1)), state
 
     def scan(self, x, state):
         if x.shape[1] == 0:
             return x, state
         p, outputs = self._project(x), []
         with torch.autocast(x.device.type, enabled=False):
-            for start in range(0, x.shape[1], CHUNK):
-                chunk = Projected(*(part[:, :, start : start + CHUNK] for part in p))
-                output, state = _chunk(chunk, state)
+            # split, not sliced: the way back through each slice would touch the whole stream
+            for chunk in zip(*(part.split(CHUNK, 2) for part in p), strict=True):
+                output, state = _chunk(Projected(*chunk), state)
                 outputs.append(output)
         return self.out(rearrange(torch.cat(outputs, 2), "b h l v -> b l (h v)")), state
 
@@ -184,7 +185,7 @@ def _chunk(p: Projected, state: Sums) -> tuple[Float[Tensor, "B H L V"], Sums]:
     decay = (before[..., None] - running).exp()
     past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values) * decay[..., None]
     total = weight.sum(-1) + torch.einsum("bhlf,bhf->bhl", p.q, state.keys) * decay
-    output = (torch.einsum("bhlt,bhtv->bhlv", weight, p.v) + past) / total[..., None]
+    output = (torch.einsum("bhlt,bhtv->bhlv", weight, p.v) + past) / floored(total)[..., None]
     keep, keys = (before - scale).exp(), p.k * (p.scale - scale[..., None]).exp()[..., None]
     values = keep[..., None, None] * state.values + torch.einsum("bhtf,bhtv->bhfv", keys, p.v)
     return output, Sums(values, keep[..., None] * state.keys + keys.sum(2), scale)
@@ -205,15 +206,22 @@ def _with_own(
     weight = torch.einsum("bhqcf,bhqdf->bhqcd", q, k) * factor
     keep = (scale - largest).exp().flatten(2)
     mixed = keep[..., None] * past + torch.einsum("bhqcd,bhqdv->bhqcv", weight, v).flatten(2, 3)
-    return mixed / (keep * total + weight.sum(-1).flatten(2))[..., None]
+    return mixed / floored(keep * total + weight.sum(-1).flatten(2))[..., None]
+
+
+def floored(total: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """A query whose features miss those of every key reads nothing, and not 0 / 0.
+
+    Totals are relative to the largest scale so far, so no drift of the scale reaches the floor.
+    """
+    return total.clamp(min=1e-12)
 
 
 def _misplaced(weight: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
     """Cross-entropy of the right task under the weights on past tokens, summed by task."""
-    mine = (weight * own[:, None, :, None]).sum(-1)
-    # a weight can underflow where a softmax logit would not
-    floor = torch.finfo(weight.dtype).tiny
-    return (weight.sum(-1).clamp(min=floor).log() - mine.clamp(min=floor).log()).mean()
+    share = (weight * own[:, None, :, None]).sum(-1) / floored(weight.sum(-1))
+    # as published: a kernel weight can vanish where a softmax weight would not
+    return -(share + 1e-9).log().mean()
 
 
 @MIXERS.add("linear")
