@@ -335,6 +335,30 @@ def test_two_that_prepare_at_once_end_with_one_store(data, cache):
     assert checksum(images) == manifest.checksum
 
 
+@pytest.mark.parametrize("how", ["gone", "cut", "one bit", "no manifest", "half a manifest"])
+def test_a_damaged_store_says_so_and_what_to_do(how, data):
+    path = prepare()
+    images, manifest = path / "images.npy", path / "manifest.json"
+    content = images.read_bytes()
+    if how == "gone":
+        images.unlink()
+    elif how == "cut":
+        images.write_bytes(content[:-1_000])
+    elif how == "one bit":
+        images.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif how == "no manifest":
+        manifest.unlink()
+    else:
+        manifest.write_text('{"version": 1}')
+    with pytest.raises(ValueError, match=r"is damaged \(.*\): remove it and prepare it again"):
+        prepare()
+
+
+def test_the_folder_of_the_files_itself_will_do(data, cache, monkeypatch):
+    monkeypatch.setenv("ONEPASS_DATA", str(data / "omniglot"))
+    assert read_store(prepare())[1].name == "omniglot"
+
+
 def test_a_store_of_another_version_is_refused(data):
     path = prepare()
     manifest = json.loads((path / "manifest.json").read_text())

@@ -151,11 +151,8 @@ class LinearAttention(Mixer):
         asked, past = self._project(queries.flatten(1, 2)), self._project(x)
         chunk = queries.shape[2]
         with torch.autocast(x.device.type, enabled=False):
-            seen = (
-                None
-                if stop is None
-                else torch.arange(x.shape[1], device=x.device) < stop[..., None]
-            )
+            place = torch.arange(x.shape[1], device=x.device)
+            seen = None if stop is None else place < stop[..., None]
             weight, scale = _attend(asked.q, past, seen, chunk)
             values = torch.einsum("bhlt,bhtv->bhlv", weight, past.v)
             mixed = _with_own(asked, values, weight.sum(-1), scale, chunk)
