@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 # the tests share the machine, so that each gets a core of its own
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 .PHONY: help quickstart test test-slow test-gpu check format clean
 
@@ -32,7 +32,7 @@ check: $(READY)
 	$(BIN)/basedpyright
 
 test: check
-	$(PYTEST)
+	$(PYTEST) --dist loadfile
 
 test-slow: $(READY)
 	$(PYTEST) -m slow --durations 10

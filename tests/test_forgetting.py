@@ -45,13 +45,18 @@ def test_five_consecutive_tasks_are_averaged_where_there_are_many():
     assert [g["first"] for g in analyse(errors[:, :3, :3], shots=5).groups] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["transformer", "linear_transformer", "gemcl", "oml", "anml"])
+ASKED = ["transformer", "codes", "performer", "pn", "gemcl", "oml", "anml"]
+
+
+@pytest.mark.parametrize("name", ASKED)
 def test_every_learner_can_be_asked(name, tiny, tmp_path, command):
     options = {"channels": (4, 8), "strides": (4, 4)} if name == "anml" else {}
     if name != "anml":
         options["encoder"] = "cnn_small"
-    if "transformer" in name:
+    if name in ("transformer", "codes", "performer"):
         options |= {"width": 16, "layers": 1, "heads": 2}
+    if name == "codes":
+        name, options = "transformer", options | {"vocabulary": 2, "code_length": 2}
     config = tiny(benchmark=Component("glyphs"), learner=Component(name, options))
     train(config, tmp_path / "run", "cpu", lambda line: None)
     ended = command("forgetting", "run", "--episodes", "4", "--json")

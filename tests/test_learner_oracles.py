@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from onepass.benchmarks.base import draw
 from onepass.episodes import Episodes, EpisodeSpec, Examples
 from onepass.learner import encode_episodes, probe
+from onepass.learners.gemcl import Moments
 from onepass.mixers.linear import Favor, Sums, favor, linear, orthogonal_gaussian
 from onepass.objectives import meta_loss
 from onepass.registry import BENCHMARKS, LEARNERS
@@ -29,10 +30,10 @@ def learner_for(name, target, x_shape=(1, 32, 32), **options):
     return LEARNERS.build(name, x_shape, target, **options).double().eval()
 
 
-def one_episode(target):
+def one_episode(target, spec=SPEC):
     """Images, and targets of the kind asked for."""
     rng = torch.Generator().manual_seed(0)
-    train, test, codes = draw(BENCHMARKS.build("glyphs"), Classes(3), "test", SPEC, 1, rng)
+    train, test, codes = draw(BENCHMARKS.build("glyphs"), Classes(3), "test", spec, 1, rng)
 
     def told(part: Examples):
         y = part.y
@@ -56,14 +57,15 @@ def loss_by_hand(kind, output, y):
 
 
 @pytest.mark.parametrize("kind", TARGETS)
-@pytest.mark.parametrize("layers", [2, 4])
-def test_oml_is_sgd(kind, layers):
-    target = TARGETS[kind]
+@pytest.mark.parametrize(("layers", "shots"), [(2, 2), (4, 2), (2, 25)])
+def test_oml_is_sgd(kind, layers, shots):
+    """The last case is long enough for the history to be laid out anew, twice over."""
+    target, spec = TARGETS[kind], EpisodeSpec(tasks=3, shots=shots, queries=2)
     options = {"hidden": 8, "layers": layers, "inner_rate": 0.1, "encoder": "cnn_small"}
     learner = learner_for("oml", target, **options)
-    train, test, _ = episodes = one_episode(target)
+    train, test, _ = episodes = one_episode(target, spec)
     with torch.no_grad():
-        (answer,) = probe(learner, episodes, at=[SPEC.length])
+        (answer,) = probe(learner, episodes, at=[spec.length])
         z, queries = learner.encode(train.x)[0], learner.encode(test.x)[0]
     net = nn.Sequential()
     for layer in learner.fast:
@@ -94,12 +96,15 @@ def test_anml_is_sgd():
     assert_close(answer[0], head(body(test.x[0]) * asked), rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["oml", "anml"])
-def test_meta_gradients_are_finite_differences(name):
+@pytest.mark.parametrize(
+    ("name", "kind"), [("anml", "classes"), *(("oml", kind) for kind in TARGETS)]
+)
+def test_meta_gradients_are_finite_differences(name, kind):
     """Of one weight in every part of the learner, through the whole inner loop."""
     options = SMALL_CNN if name == "anml" else {"hidden": 8, "encoder": "cnn_small"}
-    learner = learner_for(name, Classes(3), inner_rate=0.1, **options)
-    episodes = one_episode(Classes(3))
+    learner = learner_for(name, TARGETS[kind], inner_rate=0.1, **options)
+    # long enough for OML's history to be laid out anew
+    episodes = one_episode(TARGETS[kind], EpisodeSpec(tasks=3, shots=12, queries=2))
     loss = meta_loss(learner, episodes).loss
     parameters = list(learner.parameters())
     gradients = torch.autograd.grad(loss, parameters)
@@ -251,27 +256,57 @@ def test_performer_survives_tokens_of_any_size():
     assert_close(output[:, :150], before, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("bias", [-30.0, -300.0])
-def test_heads_that_look_away_stay_finite(bias):
-    """Keys far on the negative side have features near 0: small, but not 0 / 0."""
-    torch.manual_seed(0)
-    mixer = linear(16, heads=2)
-    mixer.qkv.bias.data[: 2 * mixer.heads * mixer.key] = bias
-    x = torch.randn(1, 20, 16, requires_grad=True)
-    output, _ = mixer.scan(x, mixer.init_state(1))
-    output.sum().backward()
-    assert torch.isfinite(output).all()
-    assert torch.isfinite(x.grad).all()
+def in_both_precisions(mixer, x):
+    """Outputs and slopes of a scan in float32, and in float64 where nothing is rounded away."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        given = x.to(dtype).requires_grad_()
+        output, _ = mixer.to(dtype).scan(given, mixer.init_state(len(x)))
+        (slope,) = torch.autograd.grad(output.sin().sum(), [given])
+        found.append((output.double(), slope.double()))
+    return found
 
 
-def test_small_features_are_not_rounded_away():
+@pytest.mark.parametrize("bias", [-18.0, -30.0, -300.0])
+def test_heads_that_look_away_are_as_exact_as_others(bias):
+    """Queries and keys far on the negative side have features near 0: small, but not 0 / 0."""
     torch.manual_seed(0)
     mixer = linear(16, heads=2)
-    mixer.qkv.bias.data[: mixer.heads * mixer.key] = -18.0
-    x = torch.randn(1, 20, 16)
-    single, _ = mixer.scan(x, mixer.init_state(1))
-    double, _ = mixer.double().scan(x.double(), mixer.init_state(1))
-    assert_close(single.double(), double, rtol=1e-4, atol=1e-5)
+    mixer.qkv.bias.data[: 2 * mixer.heads * mixer.key] += bias
+    single, double = in_both_precisions(mixer, torch.randn(1, 150, 16))
+    # a bias of 300 leaves 5 digits of what is added to it
+    assert_close(single, double, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("scale", [1, 10])
+def test_a_performer_with_large_weights_is_as_exact_as_others(scale):
+    torch.manual_seed(0)
+    mixer = favor(128, heads=2)
+    mixer.qkv.weight.data *= scale
+    single, double = in_both_precisions(mixer, torch.randn(1, 40, 128))
+    assert_close(single[0], double[0], rtol=1e-3, atol=1e-3 * scale)
+
+
+def test_gemcl_tells_apart_classes_seen_very_often():
+    """The constant of the density is the difference of huge numbers; 512 of them are added up."""
+    torch.manual_seed(0)
+    answers = []
+    for dtype in (torch.float32, torch.float64):
+        learner = learner_for("gemcl", Classes(3), width=64).to(dtype)
+        count = torch.tensor([[10_000.0, 9_999.0, 5.0]], dtype=dtype)
+        flat = torch.ones(1, 3, 64, dtype=dtype)
+        state = Moments(count, 0 * flat, 3 * flat * count[..., None])
+        answers.append(learner.predict(state, 0.1 * flat).double())
+    assert_close(answers[0], answers[1], rtol=1e-5, atol=2e-3)
+
+
+def test_an_answer_of_zero_has_a_second_slope():
+    target, y = angle(), torch.tensor([[[1.0, 0.0]]])
+    nothing = torch.zeros(1, 1, 2, requires_grad=True)
+    slope = target.slope(nothing, y)
+    (second,) = torch.autograd.grad(slope.sum(), [nothing])
+    assert_close(slope, torch.tensor([[[-10.0, 0.0]]]))
+    assert torch.isfinite(second).all()
 
 
 def test_guidance_of_a_performer_that_looks_away_stays_finite():

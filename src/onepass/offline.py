@@ -5,6 +5,7 @@ episode's queries while it trains, as in the paper, which flatters it; mean and 
 repeats.
 """
 
+import math
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from onepass.config import STRICT, Config, Positive, first_problem
 from onepass.encoders import Norm, make_encoder
 from onepass.evaluation import stderr_of
 from onepass.progress import progress
-from onepass.registry import BENCHMARKS
+from onepass.registry import BENCHMARKS, PositiveReal
 from onepass.run import opened, write_result
 from onepass.seeds import derive, generator
 from onepass.training import Tell, pick_device
@@ -32,7 +33,7 @@ class Offline:
 
     repeats: Positive = 10
     updates: Positive = 200
-    rate: float = 1e-3
+    rate: PositiveReal = 1e-3
     width: Positive = 512
     encoder: str = "auto"
     norm: Norm = "batch"
@@ -45,6 +46,8 @@ def offline(config: Config, path: Path, device: str = "auto", tell: Tell = print
         options = TypeAdapter(Offline).validate_python(config.learner.options)
     except ValidationError as error:
         raise ValueError(f"offline: {first_problem(error)}") from error
+    if options.norm == "batch" and config.spec.length == 1:
+        raise ValueError("one example has no batch statistics: use learner.norm=group")
     benchmark = BENCHMARKS.build(config.benchmark.name, **config.benchmark.options)
     with opened(path, config) as run:
         if run.has("result.json"):
@@ -94,6 +97,11 @@ def one_episode(
             network.eval()
             with torch.no_grad():
                 answer = network(test.x[0])[None]
-            error = target.error(answer, test.y).mean().item()
-            best = min(best, (error, target.loss(answer, test.y).mean().item()))
+            error, loss = (f(answer, test.y).mean().item() for f in (target.error, target.loss))
+            if not math.isfinite(loss):
+                raise FloatingPointError(
+                    f"the network's answers are not finite after {update} updates; "
+                    f"learner.rate is {options.rate:g}: a lower one may help"
+                )
+            best = min(best, (error, loss))
     return best

@@ -142,8 +142,9 @@ def as_is(prediction: Tensor) -> Tensor:
 
 
 def direction(prediction: Tensor) -> Tensor:
-    # near the origin the direction is noise, so the norm is floored
-    return prediction / prediction.norm(dim=-1, keepdim=True).clamp(min=0.1)
+    # near the origin the direction is noise, so the norm is floored; squared, since the second
+    # derivative of a norm is not finite at 0
+    return prediction / prediction.square().sum(-1, keepdim=True).clamp(min=0.01).sqrt()
 
 
 def squared_error(answer: Tensor, y: Tensor) -> Tensor:

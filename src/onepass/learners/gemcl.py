@@ -22,6 +22,7 @@ from onepass.learners.prototype import UNSEEN
 from onepass.registry import LEARNERS, Positive, PositiveReal
 from onepass.targets import Classes
 
+SERIES_FROM = 100.0  # where the next term of the series is below 1e-12
 Density = Literal["student", "published", "map"]
 
 
@@ -79,8 +80,15 @@ class GeMCL(Learner):
             # as printed numbers were made: log s2 at weight 1, and no constant
             return (tail + (variance + 1e-8).log()).sum(-1)
         # the constant differs between classes that were seen more or less often
-        constant = alpha.lgamma() - (alpha + 0.5).lgamma() + 0.5 * (2 * math.pi * alpha).log()
+        constant = 0.5 * (2 * math.pi * alpha).log() - log_gamma_ratio(alpha)
         return (tail + 0.5 * variance.log() + constant).sum(-1)
+
+
+def log_gamma_ratio(a: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """log Gamma(a + 1/2) - log Gamma(a); the difference of two huge numbers where a is large."""
+    large = a.clamp(min=SERIES_FROM)
+    series = 0.5 * large.log() - 1 / (8 * large) + 1 / (192 * large**3)
+    return torch.where(a > SERIES_FROM, series, (a + 0.5).lgamma() - a.lgamma())
 
 
 @LEARNERS.add("gemcl")

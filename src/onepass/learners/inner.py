@@ -35,8 +35,10 @@ def sgd(
         return target.loss(answer[None], told[None, None]).sum()
 
     slope = vmap(grad(loss))
-    for n in range(y.shape[1]):
-        steps = slope(weights, tree_map(lambda part: part[:, n], inputs), y[:, n])  # noqa: B023
+    # unbound, not indexed: the way back through each index would touch the whole stream
+    leaves, form = tree_flatten(inputs)
+    for *parts, told in zip(*(leaf.unbind(1) for leaf in leaves), y.unbind(1), strict=True):
+        steps = slope(weights, tree_unflatten(parts, form), told)
         weights = tree_map(lambda weight, step: weight - rate * step, weights, steps)
     return weights
 
@@ -67,9 +69,15 @@ class _Again(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.enable_grad():
-            tensors = [t.detach().requires_grad_(t.is_floating_point()) for t in ctx.saved_tensors]
+        needed = ctx.needs_input_grad[1:]
+        kind = ctx.saved_tensors[0].device.type
+        # in the precision of the way there, whatever holds on the way back
+        with torch.enable_grad(), torch.autocast(kind, enabled=False):
+            tensors = [
+                tensor.detach().requires_grad_(need)
+                for tensor, need in zip(ctx.saved_tensors, needed, strict=True)
+            ]
             results = ctx.function(*tensors)
-        wanted = [t for t in tensors if t.requires_grad]
+        wanted = [tensor for tensor in tensors if tensor.requires_grad]
         found = iter(torch.autograd.grad(results, wanted, gradients, allow_unused=True))
-        return None, *(next(found) if t.requires_grad else None for t in tensors)
+        return None, *(next(found) if need else None for need in needed)

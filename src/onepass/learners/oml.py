@@ -117,19 +117,18 @@ class OML(Learner):
         rate, memory = self.log_rate.exp(), [Memory() for _ in layers]
         # what does not depend on the history is one product for all examples
         first = _apply(layers[0], z)
-        for t in range(z.shape[1]):
-            inputs, pre = [z[:, t]], []
+        # unbound, not indexed: the way back through each index would touch the whole stream
+        for t, (x, start) in enumerate(zip(z.unbind(1), first.unbind(1), strict=True)):
+            inputs, pre = [x], []
             for n, layer in enumerate(layers):
-                plain = first[:, t] if n == 0 else _apply(layer, inputs[n][:, None])[:, 0]
+                plain = start if n == 0 else _apply(layer, inputs[n][:, None])[:, 0]
                 pre.append(plain - rate * memory[n].forward(inputs[n], _has_bias(layer)))
                 inputs.append(pre[n].relu())
             error = self.target.slope(pre[-1][:, None], y[:, t : t + 1])[:, 0]
             for n in reversed(range(len(layers))):
                 back = error
                 if n:
-                    weight = layers[n][0].expand(len(z), -1, -1)
-                    pulled = torch.einsum("bo,boi->bi", error, weight)
-                    pulled = pulled - rate * memory[n].backward(error)
+                    pulled = _pull(layers[n], error) - rate * memory[n].backward(error)
                     back = pulled * (pre[n - 1] > 0)
                 memory[n].add(inputs[n], error)
                 error = back
@@ -149,6 +148,14 @@ def _apply(layer: Layer, h: Float[Tensor, "B N I"]) -> Float[Tensor, "B N O"]:
     return out + bias[0][:, None] if bias else out
 
 
+def _pull(layer: Layer, error: Float[Tensor, "B O"]) -> Float[Tensor, "B I"]:
+    """The error at what came in, by the weights as they are."""
+    weight = layer[0]
+    if len(weight) == 1:
+        return error @ weight[0]
+    return torch.einsum("bo,boi->bi", error, weight)
+
+
 def _folded(layer: Layer, steps: Step, rate: Tensor) -> Layer:
     """The layer with its history built in."""
     weight, *bias = layer
@@ -157,28 +164,30 @@ def _folded(layer: Layer, steps: Step, rate: Tensor) -> Layer:
 
 
 class Memory:
-    """The history of one layer while it grows. Full blocks are laid out once, so that what autograd
-    keeps grows with the stream and not with its square."""
+    """The history of one layer while it grows.
+
+    Blocks of equal length are merged like the digits of a binary counter: a few large pieces to
+    read, each laid out a few times, so that what autograd keeps grows as N log N.
+    """
 
     def __init__(self):
         self.blocks: list[Step] = []
         self.recent: list[tuple[Tensor, Tensor]] = []
-        self.old: Step | None = None
+        self.stacked: Step | None = None
 
     def add(self, inputs: Float[Tensor, "B I"], errors: Float[Tensor, "B O"]) -> None:
         self.recent.append((inputs, errors))
-        if len(self.recent) == BLOCK:
-            self.blocks.append(self._stacked())
-            self.recent = []
-            self.old = Step(*(torch.cat(parts, 1) for parts in zip(*self.blocks, strict=True)))
-
-    def _stacked(self) -> Step:
-        inputs, errors = (torch.stack(parts, 1) for parts in zip(*self.recent, strict=True))
-        return Step(inputs, errors)
+        recent = Step(*(torch.stack(parts, 1) for parts in zip(*self.recent, strict=True)))
+        self.stacked = recent
+        if len(self.recent) < BLOCK:
+            return
+        self.blocks.append(recent)
+        self.recent, self.stacked = [], None
+        while len(self.blocks) > 1 and _length(self.blocks[-1]) == _length(self.blocks[-2]):
+            self.blocks[-2:] = [_joined(self.blocks[-2:])]
 
     def _pieces(self) -> list[Step]:
-        pieces = [] if self.old is None else [self.old]
-        return [*pieces, self._stacked()] if self.recent else pieces
+        return [*self.blocks, self.stacked] if self.stacked else self.blocks
 
     def forward(self, h: Float[Tensor, "B I"], bias: bool) -> Tensor | float:
         """sum_i d_i (h_i . h), and one more for the bias, whose input is 1."""
@@ -197,8 +206,15 @@ class Memory:
         return total
 
     def whole(self) -> Step:
-        pieces = self._pieces()
-        return Step(*(torch.cat(parts, 1) for parts in zip(*pieces, strict=True)))
+        return _joined(self._pieces())
+
+
+def _length(block: Step) -> int:
+    return block.inputs.shape[1]
+
+
+def _joined(blocks: list[Step]) -> Step:
+    return Step(*(torch.cat(parts, 1) for parts in zip(*blocks, strict=True)))
 
 
 @LEARNERS.add("oml")

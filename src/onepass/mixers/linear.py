@@ -37,16 +37,16 @@ class Projected(NamedTuple):
 
 
 class Elu(nn.Module):
-    """elu(x) + 1 (Katharopoulos et al. 2020): bounded below, linear above, so the scale is 0."""
+    """elu(x) + 1 (Katharopoulos et al. 2020), taken as a log: e^x vanishes beside 1, x does not."""
 
     def __init__(self, width: int):
         super().__init__()
         self.features = width
 
     def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
-        # not elu(x) + 1 as written: that rounds to 0 where e^x is below the last bit of 1
-        positive = torch.where(x > 0, x + 1, x.clamp(max=0).exp())
-        return positive, x.new_zeros(x.shape[:-1])
+        log = torch.where(x > 0, x.clamp(min=0).log1p(), x)
+        largest = log.detach().amax(-1)
+        return (log - largest[..., None]).exp(), largest
 
 
 class Favor(nn.Module):
@@ -71,7 +71,7 @@ class Favor(nn.Module):
         along = torch.einsum("bhlk,fk->bhlf", x, self.directions.to(x.dtype))
         log = torch.cat([along, -along], -1)
         # the largest exponent of each token is its scale; the rest is at most one
-        largest = log.amax(-1)
+        largest = log.detach().amax(-1)
         size = x.square().sum(-1) / 2 + math.log(self.features) / 2
         return (log - largest[..., None]).exp(), largest - size
 
@@ -127,50 +127,68 @@ class LinearAttention(Mixer):
     def scan(self, x, state):
         if x.shape[1] == 0:
             return x, state
-        p, outputs = self._project(x), []
+        return self._along(self._project(x), state)
+
+    def peek(self, x, state):
+        return self._read(self._project(x.flatten(1, 2)), state, x.shape[2])
+
+    def mix(self, x, queries, stop=None, own=None):
+        past, chunk = self._project(x), queries.shape[2]
+        stream, state = self._along(past, self.init_state(x.shape[0]))
+        asked = self._project(queries.flatten(1, 2))
         with torch.autocast(x.device.type, enabled=False):
+            # the weights on single tokens, of those heads for which stops or guidance need them
+            guided = guided_heads(self.heads) if own is not None else 0
+            heads = guided if stop is None else self.heads
+            place = torch.arange(x.shape[1], device=x.device)
+            seen = None if stop is None else place < stop[..., None]
+            weight, scale = _attend(asked.q[:, :heads], past, heads, seen, chunk)
+            if stop is None:
+                answers = self._read(asked, state, chunk)
+            else:
+                values = torch.einsum("bhlt,bhtv->bhlv", weight, past.v)
+                answers = self._out(_with_own(asked, values, weight.sum(-1), scale, chunk), chunk)
+            guidance = x.new_zeros(())
+            if own is not None:
+                guidance = _misplaced(weight[:, :guided].unflatten(2, (-1, chunk)), own)
+        return Mixed(stream, answers, guidance)
+
+    def _along(self, p: Projected, state: Sums) -> tuple[Float[Tensor, "B L D"], Sums]:
+        """A whole stream, chunk by chunk."""
+        outputs = []
+        with torch.autocast(p.q.device.type, enabled=False):
             # split, not sliced: the way back through each slice would touch the whole stream
             for chunk in zip(*(part.split(CHUNK, 2) for part in p), strict=True):
                 output, state = _chunk(Projected(*chunk), state)
                 outputs.append(output)
         return self.out(rearrange(torch.cat(outputs, 2), "b h l v -> b l (h v)")), state
 
-    def peek(self, x, state):
-        p = self._project(x.flatten(1, 2))
-        with torch.autocast(x.device.type, enabled=False):
+    def _read(self, p: Projected, state: Sums, chunk: int) -> Float[Tensor, "B Q C D"]:
+        """Queries of `chunk` tokens, all from one state."""
+        with torch.autocast(p.q.device.type, enabled=False):
             past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values)
             total = torch.einsum("bhlf,bhf->bhl", p.q, state.keys)
-            mixed = _with_own(p, past, total, state.scale[..., None], x.shape[2])
-        return self.out(rearrange(mixed, "b h l v -> b l (h v)")).unflatten(1, x.shape[1:3])
+            mixed = _with_own(p, past, total, state.scale[..., None], chunk)
+        return self._out(mixed, chunk)
 
-    def mix(self, x, queries, stop=None, own=None):
-        stream, state = self.scan(x, self.init_state(x.shape[0]))
-        if stop is None and own is None:
-            return Mixed(stream, self.peek(queries, state), x.new_zeros(()))
-        # stops and guidance need the weights of the queries on single tokens
-        asked, past = self._project(queries.flatten(1, 2)), self._project(x)
-        chunk = queries.shape[2]
-        with torch.autocast(x.device.type, enabled=False):
-            place = torch.arange(x.shape[1], device=x.device)
-            seen = None if stop is None else place < stop[..., None]
-            weight, scale = _attend(asked.q, past, seen, chunk)
-            values = torch.einsum("bhlt,bhtv->bhlv", weight, past.v)
-            mixed = _with_own(asked, values, weight.sum(-1), scale, chunk)
-            guided = weight[:, : guided_heads(self.heads)].unflatten(2, (-1, chunk))
-            guidance = x.new_zeros(()) if own is None else _misplaced(guided, own)
-        answers = self.out(rearrange(mixed, "b h l v -> b l (h v)"))
-        return Mixed(stream, answers.unflatten(1, queries.shape[1:3]), guidance)
+    def _out(self, mixed: Float[Tensor, "B H L V"], chunk: int) -> Float[Tensor, "B Q C D"]:
+        return self.out(rearrange(mixed, "b h l v -> b l (h v)")).unflatten(1, (-1, chunk))
 
 
 def _attend(
-    q: Float[Tensor, "B H L F"], past: Projected, seen: Bool[Tensor, "B Q T"] | None, chunk: int
+    q: Float[Tensor, "B H L F"],
+    past: Projected,
+    heads: int,
+    seen: Bool[Tensor, "B Q T"] | None,
+    chunk: int,
 ) -> tuple[Float[Tensor, "B H L T"], Float[Tensor, "B H #L"]]:
-    """Weights on the (seen) past tokens, relative to the largest scale among them."""
-    log = past.scale[:, :, None]
+    """Weights of the first heads on the (seen) past, relative to the largest scale among it."""
+    log = past.scale[:, :heads, None]
     if seen is not None:
         log = log.masked_fill(~seen.repeat_interleave(chunk, 1)[:, None], -torch.inf)
     largest = log.detach().amax(-1, keepdim=True).clamp(min=LOWEST)
-    return torch.einsum("bhlf,bhtf->bhlt", q, past.k) * (log - largest).exp(), largest[..., 0]
+    weight = torch.einsum("bhlf,bhtf->bhlt", q, past.k[:, :heads])
+    return weight * (log - largest).exp(), largest[..., 0]
 
 
 def _chunk(p: Projected, state: Sums) -> tuple[Float[Tensor, "B H L V"], Sums]:
@@ -206,17 +224,19 @@ def _with_own(
     return mixed / floored(keep * total + weight.sum(-1).flatten(2))[..., None]
 
 
-def floored(total: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """A query whose features miss those of every key reads nothing, and not 0 / 0.
+def floored(total: Float[Tensor, "..."], least: float = 1e-30) -> Float[Tensor, "..."]:
+    """A query whose features miss those of every key by 30 digits reads nothing, and not 0 / 0.
 
     Totals are relative to the largest scale so far, so no drift of the scale reaches the floor.
     """
-    return total.clamp(min=1e-12)
+    return total.clamp(min=least)
 
 
 def _misplaced(weight: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
     """Cross-entropy of the right task under the weights on past tokens, summed by task."""
-    share = (weight * own[:, None, :, None]).sum(-1) / floored(weight.sum(-1))
+    # a higher floor than elsewhere: the slope of the log multiplies what is left of it
+    total = floored(weight.sum(-1), 1e-20)
+    share = (weight * own[:, None, :, None]).sum(-1) / total
     # as published: a kernel weight can vanish where a softmax weight would not
     return -(share + 1e-9).log().mean()
 
