@@ -34,8 +34,12 @@ check: $(READY)
 test: check
 	$(PYTEST) --dist loadfile
 
+# what is timed runs alone, after the rest
+TIMED := tests/test_quickstart.py tests/test_scaling.py
+
 test-slow: $(READY)
-	$(PYTEST) -m slow --durations 10
+	$(PYTEST) -m slow --durations 10 $(addprefix --ignore ,$(TIMED))
+	$(BIN)/pytest -m slow $(TIMED)
 
 test-gpu: $(READY)
 	$(BIN)/pytest -m gpu

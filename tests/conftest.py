@@ -53,7 +53,7 @@ def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
             env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
 
     return run
