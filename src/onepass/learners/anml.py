@@ -46,6 +46,8 @@ class ANML(Learner):
     def init_state(self, batch):
         return copies(self.fast, batch)
 
+    # unrolled over the stream, it would be compiled for minutes
+    @torch.compiler.disable
     def observe(self, state, z, y):
         # many small steps: in full precision also under autocast
         with torch.autocast(y.device.type, enabled=False):
@@ -60,6 +62,7 @@ class ANML(Learner):
     def _learn(self, state: Weights, z: tuple, y: Tensor, rate: Tensor) -> Weights:
         return sgd(self.fast, self.target, state, z, y, rate)
 
+    @torch.compiler.disable
     def predict(self, state, z):
         with torch.autocast(z[0].device.type, enabled=False):
             return answers(self.fast, state, z)
