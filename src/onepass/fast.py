@@ -10,14 +10,16 @@ tensor. So a captured run draws the same episodes and the same dropout as a plai
 import importlib.util
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+import torch._dynamo.exc
 from torch import Tensor
 
 from onepass.benchmarks.base import Benchmark
 from onepass.config import Config
 from onepass.learner import Learner
-from onepass.objectives import meta_loss
+from onepass.objectives import MetaLoss, meta_loss
 from onepass.step import set_step, update
 
 Steps = Generator[Tensor, int, None]
@@ -34,7 +36,7 @@ def captured_steps(
 ) -> Callable[[int], Tensor]:
     """`train_step` for a CUDA card; a phase that cannot be recorded is taken step by step."""
     rng = torch.Generator(next(learner.parameters()).device)
-    loss = torch.compile(meta_loss, dynamic=False) if compiled and can_compile() else meta_loss
+    loss = compiled_loss(tell) if compiled and has_triton() else meta_loss
     phases: dict[tuple[str, bool], Steps] = {}
 
     def begin(step: int) -> None:
@@ -80,8 +82,7 @@ def phase_steps(
         with torch.cuda.graph(graph, stream=stream):
             losses = now(step)
     except RuntimeError as error:
-        reason = str(error).strip().partition("\n")[0]
-        tell(f"steps are taken one by one, since they cannot be recorded: {reason}")
+        tell(f"steps are taken one by one, since they cannot be recorded: {first_line(error)}")
         while True:
             begin(step)
             step = yield now(step)
@@ -120,6 +121,27 @@ def no_waiting(learner: Learner) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-def can_compile() -> bool:
-    """Compiled kernels need Triton, which not every build of torch brings."""
+def compiled_loss(tell: Callable[[str], None]) -> Callable[..., MetaLoss]:
+    """`meta_loss` with its small kernels melted together; as it is where that does not work."""
+    compiled, failed = torch.compile(meta_loss, dynamic=False), False
+
+    def loss(*arguments: Any) -> MetaLoss:
+        nonlocal failed
+        if not failed:
+            try:
+                return compiled(*arguments)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                failed = True
+                tell(f"steps are not compiled, since that fails here: {first_line(error)}")
+        return meta_loss(*arguments)
+
+    return loss
+
+
+def has_triton() -> bool:
+    """Compiled kernels need it, and not every build of torch brings it."""
     return importlib.util.find_spec("triton") is not None
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

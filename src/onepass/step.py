@@ -24,7 +24,7 @@ def train_step(
     """One update; [loss, guidance, error], still on the device."""
     rng = torch.Generator(next(learner.parameters()).device)
     set_step(config, step, optimiser, rng)
-    return update(config, step, benchmark, learner, optimiser, rng)
+    return update(config, step, benchmark, learner, optimiser, rng, meta_loss)
 
 
 def set_step(
@@ -47,7 +47,7 @@ def update(
     learner: Learner,
     optimiser: torch.optim.Optimizer,
     rng: torch.Generator,
-    loss: Callable[..., MetaLoss] = meta_loss,
+    loss: Callable[..., MetaLoss],
 ) -> Tensor:
     """Sample, loss, backward, optimiser; of `step` only its phase matters here."""
     device = rng.device
