@@ -1,6 +1,7 @@
 """What only a CUDA card can show (make test-gpu)."""
 
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from onepass.config import Component, build
 from onepass.fast import captured_steps
 from onepass.registry import MIXERS
 from onepass.run import Run
-from onepass.step import train_step
+from onepass.step import plain_steps
 from onepass.training import make_optimiser, train
 
 pytestmark = [
@@ -39,21 +40,14 @@ def test_learners_train_on_the_card_and_resume(name, precision, tiny, tmp_path, 
     config = tiny(
         benchmark=Component("glyphs"), learner=Component(name, options), precision=precision
     )
-    original, done = training.stepper, []
+    original = training.steps
 
     def crashing(*arguments):
-        take = original(*arguments)
-
-        def crash(step):
-            done.append(1)
-            if len(done) == 8:
-                raise KeyboardInterrupt
-            return take(step)
-
-        return crash
+        yield from islice(original(*arguments), 7)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, "stepper", crashing)
+        patched.setattr(training, "steps", crashing)
         with pytest.raises(KeyboardInterrupt):
             train(config, tmp_path / "run", "cuda", lambda line: None)
     said: list[str] = []
@@ -67,12 +61,12 @@ def curve(config, steps, mode, said):
     benchmark, learner = build(config)
     learner.cuda().train()
     optimiser = make_optimiser(config, list(learner.parameters()), torch.device("cuda"))
-    parts = config, benchmark, learner, optimiser
+    parts = config, 0, benchmark, learner, optimiser
     if mode == "plain":
-        take = lambda step: train_step(config, step, *parts[1:])  # noqa: E731
+        losses = plain_steps(*parts)
     else:
-        take = captured_steps(*parts, tell=said.append, compiled=mode == "compiled")
-    return torch.stack([take(step) for step in range(steps)]).cpu()
+        losses = captured_steps(*parts, tell=said.append, compiled=mode == "compiled")
+    return torch.stack(list(islice(losses, steps))).cpu()
 
 
 @pytest.mark.parametrize("mode", ["captured", "compiled"])
@@ -125,10 +119,10 @@ def test_inner_loops_give_the_same_loss_on_the_card(name, tiny):
     _, learner = build(config)
     rng = torch.Generator().manual_seed(0)
     from onepass.benchmarks.base import draw
-    from onepass.benchmarks.glyphs import Glyphs
+    from onepass.benchmarks.glyphs import glyphs
     from onepass.objectives import meta_loss
 
-    episodes = draw(Glyphs(), learner.target, "test", replace(config.spec), 2, rng)
+    episodes = draw(glyphs(), learner.target, "test", replace(config.spec), 2, rng)
     learner.eval()
     on_cpu = meta_loss(learner, episodes).loss
     moved = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.cuda(), episodes)

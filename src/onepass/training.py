@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,13 @@ from onepass.checkpoint import diverged, resume, save_checkpoint
 from onepass.config import Config, build, resolved
 from onepass.episodes import Split
 from onepass.evaluation import Evaluation, evaluate
-from onepass.fast import captured_steps
+from onepass.fast import Tell, captured_steps
 from onepass.files import append_line
 from onepass.learner import Learner, count_parameters
 from onepass.progress import Show, progress
 from onepass.run import Run, load_weights, opened, save_weights, write_result
 from onepass.signals import Interrupted, caught_signals, leave
-from onepass.step import train_step
-
-Tell = Callable[[str], None]
+from onepass.step import plain_steps
 
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
@@ -65,7 +63,11 @@ def meta_train(
 ) -> None:
     """The loop itself, from the last checkpoint to the last step."""
     done = resume(run, learner, optimiser, tell)
-    with progress("meta-training", config.steps, done) as show, events(run, done) as log:
+    with (
+        progress("meta-training", config.steps, done) as show,
+        events(run, done) as log,
+        contextlib.closing(steps(config, done, benchmark, learner, optimiser, tell)) as coming,
+    ):
         earlier, started = seconds_so_far(run), time.monotonic()
         learner.train()
         pending: list[Tensor] = []
@@ -76,10 +78,8 @@ def meta_train(
                 write_line(run, config, step, pending, seconds, learner.hint(), show, log)
                 pending.clear()
 
-        take = stepper(config, benchmark, learner, optimiser, tell)
-        for step in range(done, config.steps):
-            pending.append(take(step))
-            after = step + 1
+        for after, losses in enumerate(coming, done + 1):
+            pending.append(losses)
             if after < config.steps:
                 show(after)
             if due(after, config.log_every, config.steps):
@@ -106,17 +106,18 @@ def make_optimiser(
     return torch.optim.Adam(parameters, rate, fused=True, capturable=True)
 
 
-def stepper(
+def steps(
     config: Config,
+    first: int,
     benchmark: Benchmark,
     learner: Learner,
     optimiser: torch.optim.Optimizer,
     tell: Tell,
-) -> Callable[[int], Tensor]:
-    """How a step is taken: recorded and replayed on a CUDA card, one by one elsewhere."""
+) -> Generator[Tensor, None, None]:
+    """The losses of every step, taken one by one, or recorded and replayed on a CUDA card."""
     if next(learner.parameters()).device.type == "cuda":
-        return captured_steps(config, benchmark, learner, optimiser, tell)
-    return lambda step: train_step(config, step, benchmark, learner, optimiser)
+        return captured_steps(config, first, benchmark, learner, optimiser, tell)
+    return plain_steps(config, first, benchmark, learner, optimiser)
 
 
 def pick_device(name: str) -> torch.device:

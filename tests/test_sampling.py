@@ -1,32 +1,43 @@
-"""Episodes drawn from a bank are fair and leak nothing; files are written whole or not at all."""
+"""Episodes drawn from a bank are fair and leak nothing, by whichever method they are drawn."""
 
-import errno
-import json
-import os
+import hashlib
 import resource
-from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from onepass import files
-from onepass.benchmarks.bank import Bank, check_enough, sample_bank, to_unit
-from onepass.episodes import EpisodeSpec, Examples, arranged, distinct, task_ids
+from onepass import sampling
+from onepass.benchmarks.bank import ByClass, Stored, check_enough
+from onepass.benchmarks.images import Images
+from onepass.benchmarks.views import to_unit
+from onepass.episodes import EpisodeSpec, Examples, arranged, task_ids
+from onepass.sampling import distinct, distinct_within
 
 SIZES = (4, 9, 5, 20, 4, 7)
 SPEC = EpisodeSpec(tasks=3, shots=2, queries=2)
 quickly = settings(max_examples=50, deadline=None)
+# what makes each way of choosing the one that is taken
+METHODS = {"keys": {}, "fine keys": {"FEW": 0}, "floyd": {"_keys_are_cheap": lambda *_: False}}
 
 
-def numbered_bank(sizes=SIZES) -> Bank:
+@pytest.fixture(scope="module", autouse=True, params=METHODS)
+def method(request):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in METHODS[request.param].items():
+            patch.setattr(sampling, name, value)
+        yield request.param
+
+
+def numbered(sizes=SIZES, classes=None) -> Images:
     """Image i is the two bytes of i, so that a sample tells which image it is."""
-    count = torch.tensor(sizes)
-    number = torch.arange(sum(sizes))
-    images = torch.stack([number // 256, number % 256], -1).to(torch.uint8)
-    return Bank(images[:, None, None], count.cumsum(0) - count, count, max(sizes))
+    number = np.arange(sum(sizes))
+    images = np.stack([number // 256, number % 256], -1).astype(np.uint8)[:, None, None]
+    splits = {"train": range(len(sizes)) if classes is None else classes}
+    return Images(Stored("it", (1, 1, 2), ("train",), lambda: ByClass(images, sizes, splits)))
 
 
 def image_numbers(x):
@@ -41,7 +52,7 @@ def class_of(number, sizes=SIZES):
 def drawn(batch, spec=SPEC, sizes=SIZES, seed=0):
     """The numbers of the images of the stream and of the queries, [B, tasks, shots or queries]."""
     rng = torch.Generator().manual_seed(seed)
-    train, test, _ = sample_bank(numbered_bank(sizes), spec, batch, rng)
+    train, test, _ = numbered(sizes).sample("train", spec, batch, rng)
     return tuple(image_numbers(part.x).unflatten(1, (spec.tasks, -1)) for part in (train, test))
 
 
@@ -64,6 +75,22 @@ def banks_and_specs(draw):
     shots = draw(st.integers(1, min(sizes) - 1))
     queries = draw(st.integers(1, min(sizes) - shots))
     return sizes, EpisodeSpec(draw(st.integers(1, len(sizes))), shots, queries)
+
+
+def test_a_seed_draws_the_same_episodes_as_ever(method):
+    """Published results rest on these; a change makes them incomparable."""
+    if method != "keys":
+        pytest.skip("they were drawn with keys")
+    stream, queries = drawn(16, EpisodeSpec(20, 5, 5), sizes=[20] * 964)
+    assert stream[0, :2].flatten().tolist() == [
+        *(7704, 7713, 7705, 7703, 7708),
+        *(6758, 6742, 6747, 6748, 6749),
+    ]
+    assert queries[15, -1].tolist() == [12160, 12175, 12178, 12168, 12173]
+    numbers = torch.cat([stream.flatten(1), queries.flatten(1)], 1).numpy().tobytes()
+    assert hashlib.sha256(numbers).hexdigest() == (
+        "c62c5ef478ff12f347ade715550559421f15512d2c33fe88cbacb042b06d4663"
+    )
 
 
 def test_the_limit_is_the_one_in_the_tables():
@@ -136,7 +163,7 @@ def test_a_class_that_is_just_large_enough_is_used_up():
 
 def test_classes_are_numbered_in_order_of_appearance():
     rng = torch.Generator().manual_seed(0)
-    train, test, codes = sample_bank(numbered_bank(), SPEC, 7, rng)
+    train, test, codes = numbered().sample("train", SPEC, 7, rng)
     assert codes is None
     for part in (train, test):
         assert part.y.tolist() == part.task.tolist() == [[0, 0, 1, 1, 2, 2]] * 7
@@ -148,11 +175,11 @@ def test_the_generator_decides_all():
 
 
 def test_a_bank_of_only_some_classes_draws_only_those():
-    some = torch.tensor([5, 0, 2])
+    some = [5, 0, 2]
     rng = torch.Generator().manual_seed(0)
-    train, test, _ = sample_bank(numbered_bank().only(some), SPEC, 50, rng)
+    train, test, _ = numbered(classes=some).sample("train", SPEC, 50, rng)
     seen = class_of(image_numbers(torch.cat([train.x, test.x], 1)))
-    assert set(seen.flatten().tolist()) == set(some.tolist())
+    assert set(seen.flatten().tolist()) == set(some)
 
 
 def test_bytes_reach_both_ends_of_the_unit_range():
@@ -179,6 +206,46 @@ def test_distinct_gives_indices_in_range_and_none_twice(data, among, seed):
     for row in rows.flatten(0, 1).tolist():
         assert len(set(row)) == count
         assert set(row) <= set(range(among))
+
+
+@quickly
+@given(
+    sizes=st.lists(st.integers(3, 40), min_size=1, max_size=9),
+    count=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_rows_choose_within_their_own_size_and_none_twice(sizes, count, seed):
+    rng = torch.Generator().manual_seed(seed)
+    rows = distinct_within(torch.tensor([sizes, sizes]), max(sizes), count, rng)
+    assert rows.shape == (2, len(sizes), count)
+    for row in rows.unbind(0):
+        for chosen, size in zip(row.tolist(), sizes, strict=True):
+            assert len(set(chosen)) == count
+            assert set(chosen) <= set(range(size))
+
+
+def test_every_ordered_choice_is_as_likely():
+    rng = torch.Generator().manual_seed(0)
+    first, second, third = distinct((12_000,), 5, 3, rng).unbind(1)
+    _, outcome = (25 * first + 5 * second + third).unique(return_inverse=True)
+    assert chi_square(outcome, 60) < one_in_a_thousand(60)
+
+
+def test_every_ordered_choice_within_a_size_is_as_likely():
+    rng = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([3, 4, 6]).expand(6_000, 3)
+    for size, row in zip((3, 4, 6), distinct_within(sizes, 6, 2, rng).unbind(1), strict=True):
+        first, second = row.unbind(1)
+        outcome = first * (size - 1) + second - (second > first).long()
+        assert chi_square(outcome, size * (size - 1)) < one_in_a_thousand(size * (size - 1))
+
+
+def test_a_few_of_very_many_are_chosen_from_all_over():
+    rng = torch.Generator().manual_seed(0)
+    chosen = torch.cat([distinct((40,), 100_000, 20, rng) for _ in range(10)])
+    assert chi_square(chosen // 1_000, 100) < one_in_a_thousand(100)
+    # the last digits too
+    assert chi_square(chosen % 100, 100) < one_in_a_thousand(100)
 
 
 def numbered_examples(batch: int, tasks: int, shots: int) -> Examples:
@@ -224,126 +291,17 @@ def test_an_impossible_spec_is_refused(wrong):
         EpisodeSpec(**wrong)
 
 
-def disk_is_full(*_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@contextmanager
-def no_file_longer_than(limit: int):
-    """The kernel writes up to the limit and fails then, as a disk does that fills up."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.parametrize("call", ["replace", "fsync"])
-@pytest.mark.parametrize("old", [b"old", None])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(call, old, tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    if old:
-        path.write_bytes(old)
-    monkeypatch.setattr(files.os, call, disk_is_full)
-    with pytest.raises(OSError, match=f"could not write {path}: No space left"):
-        files.write_bytes(path, b"new")
-    left = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    assert left == ({"file": old} if old else {})
-
-
-def test_a_write_that_stops_halfway_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with no_file_longer_than(1000), pytest.raises(OSError, match=f"could not write {path}"):
-        files.write_bytes(path, bytes(100_000))
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_write_replaces_the_file_and_makes_its_folder(tmp_path):
-    path = tmp_path / "some" / "folder" / "file"
-    for content in (b"old and long", b"new"):
-        files.write_bytes(path, content)
-        assert path.read_bytes() == content
-    assert os.listdir(path.parent) == ["file"]
-
-
-def test_json_comes_back_as_it_went(tmp_path):
-    content = {"a": [1, 2.5, None], "b": "é"}
-    files.write_json(tmp_path / "file", content)
-    assert json.loads((tmp_path / "file").read_bytes()) == content
-
-
-def test_a_line_is_appended_whole(tmp_path):
-    for line in ("one", "zwölf"):
-        files.append_line(tmp_path / "file", line)
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "one\nzwölf\n"
-
-
-def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
-    path = tmp_path / "file"
-    files.append_line(path, "one")
-    with no_file_longer_than(50), pytest.raises(OSError, match=f"could not write {path}"):
-        files.append_line(path, "x" * 100)
-    assert path.read_bytes() == b"one\n"
-    files.append_line(path, "two")
-    assert path.read_bytes() == b"one\ntwo\n"
-
-
-def fill_half(path, error):
-    with files.whole_folder(path) as folder:
-        (folder / "file").write_text("half")
-        raise error
-
-
-@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), OSError(28, "full")])
-def test_a_folder_that_fails_leaves_nothing(error, tmp_path):
-    with pytest.raises(type(error)):
-        fill_half(tmp_path / "a" / "b", error)
-    assert os.listdir(tmp_path / "a") == []
-
-
-def test_a_folder_that_cannot_be_renamed_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.os, "replace", disk_is_full)
-    path = tmp_path / "a" / "b"
-    with (
-        pytest.raises(OSError, match=f"could not write {path}: No space left"),
-        files.whole_folder(path) as folder,
-    ):
-        (folder / "file").write_text("whole")
-    assert os.listdir(tmp_path / "a") == []
-
-
-def test_a_folder_appears_only_when_it_is_full(tmp_path):
-    path = tmp_path / "a" / "b"
-    with files.whole_folder(path) as folder:
-        (folder / "file").write_text("whole")
-        assert not path.exists()
-    assert (path / "file").read_text() == "whole"
-    assert os.listdir(tmp_path / "a") == ["b"]
-
-
-def test_of_two_that_fill_a_folder_the_first_wins_and_both_end_well(tmp_path):
-    path = tmp_path / "a" / "b"
-    with files.whole_folder(path) as late:
-        (late / "file").write_text("late")
-        with files.whole_folder(path) as early:
-            (early / "file").write_text("early")
-    assert (path / "file").read_text() == "early"
-    assert os.listdir(tmp_path / "a") == ["b"]
-
-
-def test_the_cache_is_where_the_person_says(tmp_path, monkeypatch):
-    for name in ("ONEPASS_CACHE", "XDG_CACHE_HOME", "ONEPASS_DATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert files.data_dir() is None
-    places = [files.cache_dir()]
-    for name in ("XDG_CACHE_HOME", "ONEPASS_CACHE", "ONEPASS_DATA"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-        places.append(files.cache_dir())
-    given = tmp_path / "ONEPASS_CACHE"
-    expected = [tmp_path / ".cache" / "onepass", tmp_path / "XDG_CACHE_HOME" / "onepass"]
-    assert places == [*expected, given, given]
-    assert files.data_dir() == tmp_path / "ONEPASS_DATA"
+def test_unequal_and_many_classes_cost_no_more_than_what_is_drawn(method):
+    """A class of a million images, and a billion classes: by keys these would be gigabytes."""
+    if method != "keys":
+        pytest.skip("the method is the one that is right for the size")
+    rng = torch.Generator().manual_seed(0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sizes = torch.tensor([20, 3_000, 1_000_000]).expand(100, 3)
+    within = distinct_within(sizes, 1_000_000, 10, rng)
+    assert (within.amax((0, 2)) < sizes[0]).all()
+    assert (within.amax((0, 2)) > sizes[0] / 2).all()
+    assert distinct((32,), 2**33, 100, rng).max() > 2**32
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    # in KiB on Linux; one key for each image would be 1.2 GB
+    assert grown < 200_000
