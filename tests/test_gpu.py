@@ -10,9 +10,11 @@ from torch.testing import assert_close
 from onepass import checks, training
 from onepass.config import Component, build
 from onepass.fast import captured_steps
+from onepass.learners import dual, dual_kernel
 from onepass.registry import MIXERS
 from onepass.run import Run
 from onepass.step import plain_steps
+from onepass.targets import Classes
 from onepass.training import make_optimiser, train
 
 pytestmark = [
@@ -110,6 +112,33 @@ def test_what_cannot_be_recorded_is_taken_step_by_step(tiny):
     assert len(said) == 1
     assert "one by one" in said[0]
     assert_close(captured, plain, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("length", "classes"), [(11, 5), (70, 40)])
+def test_the_kernel_of_the_inner_loop_is_the_loop(length, classes, monkeypatch):
+    """Histories and all slopes, in float64; longer than one tile of rows, wider than a power of 2."""
+    rng = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=rng, device="cuda", dtype=torch.float64)
+
+    z, hidden, bias = normal(3, length, 9), 0.3 * normal(1, 48, 9), normal(1, 48)
+    last, rate = 0.3 * normal(1, classes, 48), torch.tensor(0.05, device="cuda").double()
+    given = [part.requires_grad_() for part in (z, hidden, bias, last, rate)]
+    y = torch.randint(classes, (3, length), generator=rng, device="cuda")
+    found = []
+    assert dual_kernel.fits([hidden, last], z)
+    for there in (True, False):
+        monkeypatch.setattr(dual_kernel, "fits", lambda weights, z, there=there: there)
+        history = dual.learn([(hidden, bias), (last,)], z, y, rate, Classes(classes))
+        parts = [part for steps in history for part in steps]
+        weights = torch.Generator("cuda").manual_seed(1)
+        loss = sum(
+            (part * torch.randn(part.shape, generator=weights, device="cuda")).sum()
+            for part in parts
+        )
+        found.append([*parts, *torch.autograd.grad(loss, given)])
+    assert_close(*found, **checks.TIGHT)
 
 
 @pytest.mark.parametrize("name", ["oml", "anml"])
