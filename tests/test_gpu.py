@@ -116,7 +116,7 @@ def test_what_cannot_be_recorded_is_taken_step_by_step(tiny):
 
 @pytest.mark.parametrize(("length", "classes"), [(11, 5), (70, 40)])
 def test_the_kernel_of_the_inner_loop_is_the_loop(length, classes, monkeypatch):
-    """Histories and all slopes, in float64; longer than one tile of rows, wider than a power of 2."""
+    """Histories and all slopes, in float64, of more rows than one tile has."""
     rng = torch.Generator("cuda").manual_seed(0)
 
     def normal(*shape):
