@@ -26,8 +26,10 @@ from onepass.config import (
     resolved,
     to_json,
 )
+from onepass.objectives import meta_loss
 from onepass.run import Run, load_run, opened
-from onepass.training import draw_step, train, train_step
+from onepass.step import train_step
+from onepass.training import train
 
 SILENT = lambda line: None  # noqa: E731
 
@@ -38,11 +40,6 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 def assert_same_weights(a: Path, b: Path):
     assert_close(weights(a), weights(b), rtol=0, atol=0)
-
-
-def one_step(config, step, benchmark, learner, optimiser):
-    drawn = draw_step(config, benchmark, learner.target, torch.device("cpu"), step)
-    return train_step(config, step, drawn, learner, optimiser)
 
 
 class Crash(Exception):
@@ -284,12 +281,12 @@ def test_moments_come_back_in_the_layout_of_their_weights(tiny, tmp_path):
 
     with opened(tmp_path / "run", config) as run:
         first = start()
-        one_step(config, 0, *first)
+        train_step(config, 0, *first)
         save_checkpoint(run, 1, *first[1:])
         second = start()
         assert resume(run, *second[1:], SILENT) == 1
     for parts in (first, second):
-        one_step(config, 1, *parts)
+        train_step(config, 1, *parts)
     assert_close(dict(first[1].state_dict()), dict(second[1].state_dict()), rtol=0, atol=0)
 
 
@@ -343,9 +340,10 @@ def test_the_config_of_a_run_says_every_option(tiny, tmp_path):
 def test_the_rate_is_halved_where_it_counts(tiny, tmp_path, monkeypatch):
     rates = []
 
-    def watch(config, step, drawn, learner, optimiser):
+    def watch(config, step, benchmark, learner, optimiser):
+        losses = train_step(config, step, benchmark, learner, optimiser)
         rates.append(optimiser.param_groups[0]["lr"])
-        return train_step(config, step, drawn, learner, optimiser)
+        return losses
 
     monkeypatch.setattr(training, "train_step", watch)
     train(tiny(steps=5, halve_every=2), tmp_path / "run", "cpu", SILENT)
@@ -358,7 +356,7 @@ def test_one_head_is_guided_too(tiny):
         config = tiny(learner=Component(name, options), guidance_steps=10)
         benchmark, learner = build(config)
         optimiser = torch.optim.SGD(learner.parameters(), 0.0)
-        assert torch.isfinite(one_step(config, 0, benchmark, learner, optimiser)).all()
+        assert torch.isfinite(train_step(config, 0, benchmark, learner, optimiser)).all()
 
 
 def test_a_constant_that_is_not_finite_may_be_saved(tiny, tmp_path):
@@ -372,15 +370,14 @@ def test_a_constant_that_is_not_finite_may_be_saved(tiny, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, monkeypatch):
-    original = training.meta_loss
     calls = []
 
     def spoilt(*arguments):
         calls.append(1)
-        losses = original(*arguments)
+        losses = meta_loss(*arguments)
         return losses._replace(loss=losses.loss * float("nan")) if len(calls) == 7 else losses
 
-    monkeypatch.setattr(training, "meta_loss", spoilt)
+    monkeypatch.setattr("onepass.step.meta_loss", spoilt)
     with pytest.raises(FloatingPointError) as caught:
         train(tiny(), tmp_path / "run", "cpu", SILENT)
     said = str(caught.value)
@@ -404,7 +401,7 @@ def test_accumulating_changes_nothing(tiny):
         benchmark, learner = build(config)
         optimiser = torch.optim.SGD(learner.parameters(), 0.0)
         learner.eval()
-        one_step(config, 0, benchmark, learner, optimiser)
+        train_step(config, 0, benchmark, learner, optimiser)
         gradients[count] = [p.grad for p in learner.parameters()]
     # float32 sums in another order
     assert_close(gradients[2], gradients[1], rtol=1e-4, atol=1e-6)
@@ -424,7 +421,7 @@ def test_a_step_that_does_not_fit_says_what_to_try(tiny, tmp_path, monkeypatch):
     def full(*arguments):
         raise torch.OutOfMemoryError("tried to allocate 100 GiB")
 
-    monkeypatch.setattr(training, "meta_loss", full)
+    monkeypatch.setattr("onepass.step.meta_loss", full)
     with pytest.raises(ValueError, match=r"4 episodes in 2 part\(s\) does not fit.*accumulate=4"):
         train(tiny(accumulate=2), tmp_path / "run", "cpu", SILENT)
 
@@ -442,14 +439,15 @@ def test_bf16_learns_as_float32_does(tiny, tmp_path):
 def test_guidance_pulls_attention_to_the_right_task(tiny, objective):
     guidance = {}
     for weight in (0.0, 1.0):
-        config = tiny(steps=200, guidance=weight, guidance_steps=200, objective=objective)
+        asked = {"guidance_steps": 200, "objective": objective}
+        config = tiny(steps=200, rate=3e-3, guidance=weight, **asked)
         benchmark, learner = build(config)
         optimiser = torch.optim.Adam(learner.parameters(), 3e-3)
-        measured = tiny(guidance=1e-9, guidance_steps=200, objective=objective)
-        for step in range(60):
-            one_step(config, step, benchmark, learner, optimiser)
+        measured = tiny(rate=1e-30, guidance=1e-9, **asked)
+        for number in range(60):
+            train_step(config, number, benchmark, learner, optimiser)
         still = torch.optim.SGD(learner.parameters(), 0.0)
-        guidance[weight] = one_step(measured, 0, benchmark, learner, still)[1].item()
+        guidance[weight] = train_step(measured, 0, benchmark, learner, still)[1].item()
     assert guidance[1.0] < 0.8 * guidance[0.0]
 
 
