@@ -1,6 +1,7 @@
 """What only a CUDA card can show (make test-gpu)."""
 
 from dataclasses import replace
+from itertools import islice
 from typing import get_args
 
 import pytest
@@ -21,7 +22,7 @@ from onepass.prefetch import ahead
 from onepass.registry import MIXERS
 from onepass.run import Run
 from onepass.seeds import generator
-from onepass.step import train_step
+from onepass.step import plain_steps
 from onepass.training import make_optimiser, train
 
 pytestmark = [
@@ -49,21 +50,14 @@ def test_learners_train_on_the_card_and_resume(name, precision, tiny, tmp_path, 
     config = tiny(
         benchmark=Component("glyphs"), learner=Component(name, options), precision=precision
     )
-    original, done = training.stepper, []
+    original = training.steps
 
     def crashing(*arguments):
-        take = original(*arguments)
-
-        def crash(step):
-            done.append(1)
-            if len(done) == 8:
-                raise KeyboardInterrupt
-            return take(step)
-
-        return crash
+        yield from islice(original(*arguments), 7)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, "stepper", crashing)
+        patched.setattr(training, "steps", crashing)
         with pytest.raises(KeyboardInterrupt):
             train(config, tmp_path / "run", "cuda", lambda line: None)
     said: list[str] = []
@@ -77,12 +71,12 @@ def curve(config, steps, mode, said):
     benchmark, learner = build(config)
     learner.cuda().train()
     optimiser = make_optimiser(config, list(learner.parameters()), torch.device("cuda"))
-    parts = config, benchmark, learner, optimiser
+    parts = config, 0, benchmark, learner, optimiser
     if mode == "plain":
-        take = lambda step: train_step(config, step, *parts[1:])  # noqa: E731
+        losses = plain_steps(*parts)
     else:
-        take = captured_steps(*parts, tell=said.append, compiled=mode == "compiled")
-    return torch.stack([take(step) for step in range(steps)]).cpu()
+        losses = captured_steps(*parts, tell=said.append, compiled=mode == "compiled")
+    return torch.stack(list(islice(losses, steps))).cpu()
 
 
 @pytest.mark.parametrize("mode", ["captured", "compiled"])
@@ -169,7 +163,7 @@ def test_images_on_the_host_give_the_episodes_of_those_on_the_card(view, augment
     expected = [drawn(step, resident) for step in range(20)]
     monkeypatch.setattr(bank, "room_for_images", lambda device: 0)
     assert not mapped.on_device(device)
-    found = list(ahead(lambda step: drawn(step, mapped), 0, 20, device))
+    found = list(ahead(lambda step: drawn(step, mapped), 0, 20, 4, device))
     assert found[0].train.x.is_cuda
     assert_close(found, expected, rtol=0, atol=0)
 

@@ -3,21 +3,21 @@
 import threading
 import time
 from contextlib import closing
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from onepass import training
+from onepass import step
 from onepass.benchmarks import bank
 from onepass.benchmarks.bank import ByClass, Stored
 from onepass.benchmarks.images import Images
 from onepass.config import Component
 from onepass.prefetch import ahead
 from onepass.run import Run
-from onepass.seeds import generator
-from onepass.step import draw_step, update
+from onepass.step import drawn_steps, train_step
 from onepass.training import train
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ def workers_alive() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith("ahead")]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize(("first", "last"), [(0, 20), (7, 9), (5, 5)])
 def test_steps_come_in_order_whoever_makes_them(first, last, workers):
     def make(step):
@@ -59,16 +59,16 @@ def test_steps_come_in_order_whoever_makes_them(first, last, workers):
         time.sleep(0.002 * (step % 3 == 0))
         return step, threading.current_thread().name
 
-    made = list(ahead(make, first, last, CPU, workers))
+    made = list(ahead(make, first, last, workers, CPU))
     assert [step for step, _ in made] == list(range(first, last))
-    assert all(name.startswith("ahead") for _, name in made)
+    assert all(name.startswith("ahead") == bool(workers) for _, name in made)
     assert not workers_alive()
 
 
 def test_no_more_is_made_ahead_than_two_steps_a_worker():
     started = []
 
-    with closing(ahead(started.append, 0, 1_000, CPU, 2)) as coming:
+    with closing(ahead(started.append, 0, 1_000, 2, CPU)) as coming:
         for done in range(1, 50):
             next(coming)
             assert len(started) <= done + 4
@@ -87,8 +87,8 @@ def test_an_error_of_a_worker_is_raised_at_its_step():
 
     seen = []
     with pytest.raises(ValueError, match=r"^the disk went away$"):
-        seen.extend(ahead(make, 0, 10, CPU, 2))
-    coming = ahead(make, 0, 10, CPU, 2)
+        seen.extend(ahead(make, 0, 10, 2, CPU))
+    coming = ahead(make, 0, 10, 2, CPU)
     assert [next(coming) for _ in range(5)] == [0, 1, 2, 3, 4]
     coming.close()
     assert not workers_alive()
@@ -97,29 +97,25 @@ def test_an_error_of_a_worker_is_raised_at_its_step():
 def test_episodes_are_the_same_on_the_device_and_on_the_host(config, monkeypatch):
     resident, mapped = noise(), noise()
     assert resident.on_device(CPU)
-    target, steps = resident.target(config.spec), range(6)
-
-    def drawn(step, benchmark):
-        rng = generator(CPU, config.seed, "data", step)
-        return draw_step(config, step, benchmark, target, rng)
-
-    expected = [drawn(step, resident) for step in steps]
+    target = resident.target(config.spec)
+    expected = list(islice(drawn_steps(config, 0, resident, target, CPU), 6))
     monkeypatch.setattr(bank, "room_for_images", lambda device: 0)
     assert not mapped.on_device(CPU)
-    found = list(ahead(lambda step: drawn(step, mapped), 0, 6, CPU))
+    with closing(drawn_steps(config, 0, mapped, target, CPU)) as coming:
+        found = list(islice(coming, 6))
     assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_a_run_that_draws_ahead_ends_with_the_same_weights(config, tmp_path, monkeypatch):
     resident = train(config, tmp_path / "resident", "cpu", lambda line: None)
     monkeypatch.setattr(bank, "room_for_images", lambda device: 0)
-    names = set()
+    names, draw = set(), step.draw
 
     def watch(*arguments):
         names.add(threading.current_thread().name.split("_")[0])
-        return draw_step(*arguments)
+        return draw(*arguments)
 
-    monkeypatch.setattr(training, "draw_step", watch)
+    monkeypatch.setattr(step, "draw", watch)
     ahead_of_it = train(config, tmp_path / "ahead", "cpu", lambda line: None)
     assert names == {"ahead"}
     assert_close(ahead_of_it.state_dict(), resident.state_dict(), rtol=0, atol=0)
@@ -137,9 +133,9 @@ def test_threads_end_with_the_run_however_it_ends(error, config, no_room, tmp_pa
         done.append(workers_alive())
         if len(done) == 3:
             raise error
-        return update(*arguments)
+        return train_step(*arguments)
 
-    monkeypatch.setattr(training, "update", interrupted)
+    monkeypatch.setattr("onepass.step.train_step", interrupted)
     with pytest.raises(error) as caught:
         train(config, tmp_path / "run", "cpu", lambda line: None)
     assert done[0]

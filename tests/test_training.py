@@ -28,7 +28,8 @@ from onepass.config import (
 )
 from onepass.objectives import meta_loss
 from onepass.run import Run, load_run, opened
-from onepass.step import train_step
+from onepass.seeds import generator
+from onepass.step import draw_step, train_step
 from onepass.training import train
 
 SILENT = lambda line: None  # noqa: E731
@@ -40,6 +41,12 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 def assert_same_weights(a: Path, b: Path):
     assert_close(weights(a), weights(b), rtol=0, atol=0)
+
+
+def one_step(config, step, benchmark, learner, optimiser):
+    rng = generator(torch.device("cpu"), config.seed, "data", step)
+    drawn = draw_step(config, step, benchmark, learner.target, rng)
+    return train_step(config, step, drawn, learner, optimiser)
 
 
 class Crash(Exception):
@@ -57,7 +64,7 @@ def crash_after(monkeypatch, steps: int):
             raise Crash
         return result
 
-    monkeypatch.setattr(training, "train_step", step)
+    monkeypatch.setattr("onepass.step.train_step", step)
 
 
 def test_a_run_is_a_directory(tiny, tmp_path):
@@ -281,12 +288,12 @@ def test_moments_come_back_in_the_layout_of_their_weights(tiny, tmp_path):
 
     with opened(tmp_path / "run", config) as run:
         first = start()
-        train_step(config, 0, *first)
+        one_step(config, 0, *first)
         save_checkpoint(run, 1, *first[1:])
         second = start()
         assert resume(run, *second[1:], SILENT) == 1
     for parts in (first, second):
-        train_step(config, 1, *parts)
+        one_step(config, 1, *parts)
     assert_close(dict(first[1].state_dict()), dict(second[1].state_dict()), rtol=0, atol=0)
 
 
@@ -340,12 +347,12 @@ def test_the_config_of_a_run_says_every_option(tiny, tmp_path):
 def test_the_rate_is_halved_where_it_counts(tiny, tmp_path, monkeypatch):
     rates = []
 
-    def watch(config, step, benchmark, learner, optimiser):
-        losses = train_step(config, step, benchmark, learner, optimiser)
+    def watch(config, step, drawn, learner, optimiser):
+        losses = train_step(config, step, drawn, learner, optimiser)
         rates.append(optimiser.param_groups[0]["lr"])
         return losses
 
-    monkeypatch.setattr(training, "train_step", watch)
+    monkeypatch.setattr("onepass.step.train_step", watch)
     train(tiny(steps=5, halve_every=2), tmp_path / "run", "cpu", SILENT)
     assert rates == [1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4]
 
@@ -356,7 +363,7 @@ def test_one_head_is_guided_too(tiny):
         config = tiny(learner=Component(name, options), guidance_steps=10)
         benchmark, learner = build(config)
         optimiser = torch.optim.SGD(learner.parameters(), 0.0)
-        assert torch.isfinite(train_step(config, 0, benchmark, learner, optimiser)).all()
+        assert torch.isfinite(one_step(config, 0, benchmark, learner, optimiser)).all()
 
 
 def test_a_constant_that_is_not_finite_may_be_saved(tiny, tmp_path):
@@ -401,7 +408,7 @@ def test_accumulating_changes_nothing(tiny):
         benchmark, learner = build(config)
         optimiser = torch.optim.SGD(learner.parameters(), 0.0)
         learner.eval()
-        train_step(config, 0, benchmark, learner, optimiser)
+        one_step(config, 0, benchmark, learner, optimiser)
         gradients[count] = [p.grad for p in learner.parameters()]
     # float32 sums in another order
     assert_close(gradients[2], gradients[1], rtol=1e-4, atol=1e-6)
@@ -445,9 +452,9 @@ def test_guidance_pulls_attention_to_the_right_task(tiny, objective):
         optimiser = torch.optim.Adam(learner.parameters(), 3e-3)
         measured = tiny(rate=1e-30, guidance=1e-9, **asked)
         for number in range(60):
-            train_step(config, number, benchmark, learner, optimiser)
+            one_step(config, number, benchmark, learner, optimiser)
         still = torch.optim.SGD(learner.parameters(), 0.0)
-        guidance[weight] = train_step(measured, 0, benchmark, learner, still)[1].item()
+        guidance[weight] = one_step(measured, 0, benchmark, learner, still)[1].item()
     assert guidance[1.0] < 0.8 * guidance[0.0]
 
 

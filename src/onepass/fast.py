@@ -8,52 +8,76 @@ tensor. So a captured run draws the same episodes and the same dropout as a plai
 """
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
 import torch._dynamo.exc
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from onepass.benchmarks.base import Benchmark
 from onepass.config import Config
 from onepass.learner import Learner
 from onepass.objectives import MetaLoss, meta_loss
-from onepass.step import draw_step, set_step, update
+from onepass.seeds import derive
+from onepass.step import Drawn, draw_step, drawn_steps, set_step, update
 
-Steps = Generator[Tensor, int, None]
+Tell = Callable[[str], None]
+Phase = Generator[Tensor, int, None]
 """Sent the number of a step, it takes that step and yields the losses."""
 
 
 def captured_steps(
     config: Config,
+    first: int,
     benchmark: Benchmark,
     learner: Learner,
     optimiser: torch.optim.Optimizer,
-    tell: Callable[[str], None],
+    tell: Tell,
     compiled: bool = True,
-) -> Callable[[int], Tensor]:
-    """`train_step` for a CUDA card; a phase that cannot be recorded is taken step by step."""
-    rng = torch.Generator(next(learner.parameters()).device)
+) -> Generator[Tensor, None, None]:
+    """`plain_steps` for a CUDA card; a phase that cannot be recorded is taken step by step."""
+    device = next(learner.parameters()).device
+    rng, resident = torch.Generator(device), benchmark.on_device(device)
     loss = compiled_loss(tell) if compiled and has_triton() else meta_loss
-    phases: dict[tuple[str, bool], Steps] = {}
+    places: dict[str, Drawn] = {}
+    phases: dict[tuple[str, bool], Phase] = {}
 
     def begin(step: int) -> None:
-        set_step(config, step, optimiser, rng)
+        rng.manual_seed(derive(config.seed, "data", step))
+        set_step(config, step, optimiser)
 
     def now(step: int) -> Tensor:
-        drawn = draw_step(config, step, benchmark, learner.target, rng)
-        return update(config, step, drawn, learner, optimiser, loss)
+        if resident:
+            drawn = draw_step(config, step, benchmark, learner.target, rng)
+        else:
+            drawn = places[config.objective_at(step)]
+        return update(config, config.guided(step), drawn, learner, optimiser, loss)
 
-    def take(step: int) -> Tensor:
-        phase = config.objective_at(step), config.guided(step)
-        if phase not in phases:
-            phases[phase] = phase_steps(begin, now, learner, optimiser, rng, tell)
-            next(phases[phase])
-        return phases[phase].send(step)
+    with closing(drawn_steps(config, first, benchmark, learner.target, device)) as coming:
+        for step in range(first, config.steps):
+            objective, guided = config.objective_at(step), config.guided(step)
+            if not resident:
+                hold(places, objective, next(coming))
+            if (objective, guided) not in phases:
+                phase = phases[objective, guided] = phase_steps(
+                    begin, now, learner, optimiser, rng, tell
+                )
+                next(phase)
+            yield phases[objective, guided].send(step)
 
-    return take
+
+def hold(places: dict[str, Drawn], objective: str, drawn: Drawn) -> None:
+    """What the host drew, laid where a recording looks for it."""
+    if objective not in places:
+        places[objective] = tree_map_only(Tensor, torch.clone, drawn)
+        return
+    for place, value in zip(tree_leaves(places[objective]), tree_leaves(drawn), strict=True):
+        if isinstance(place, Tensor):
+            place.copy_(value)
 
 
 def phase_steps(
@@ -62,8 +86,8 @@ def phase_steps(
     learner: Learner,
     optimiser: torch.optim.Optimizer,
     rng: torch.Generator,
-    tell: Callable[[str], None],
-) -> Steps:
+    tell: Tell,
+) -> Phase:
     """Two steps as they are, then a recording of one, replayed ever after."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     step = yield torch.empty(0)
@@ -110,19 +134,26 @@ def no_waiting(learner: Learner) -> Iterator[None]:
     """
     before = [buffer.clone() for buffer in learner.buffers()]
     mode = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    _set_waiting("error")
     try:
         yield
     except RuntimeError:
-        torch.cuda.set_sync_debug_mode(mode)
+        _set_waiting(mode)
         for buffer, value in zip(learner.buffers(), before, strict=True):
             buffer.copy_(value)
         raise
     finally:
+        _set_waiting(mode)
+
+
+def _set_waiting(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        # it says that it is a prototype
+        warnings.simplefilter("ignore", UserWarning)
         torch.cuda.set_sync_debug_mode(mode)
 
 
-def compiled_loss(tell: Callable[[str], None]) -> Callable[..., MetaLoss]:
+def compiled_loss(tell: Tell) -> Callable[..., MetaLoss]:
     """`meta_loss` with its small kernels melted together; as it is where that does not work."""
     compiled, failed = torch.compile(meta_loss, dynamic=False), False
 

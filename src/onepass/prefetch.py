@@ -12,16 +12,20 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+WORKERS = 4
 T = TypeVar("T")
 
 
 def ahead(
-    make: Callable[[int], T], first: int, last: int, device: torch.device, workers: int = 4
+    make: Callable[[int], T], first: int, last: int, workers: int, device: torch.device
 ) -> Generator[T, None, None]:
     """`make` of every step from `first` to before `last`, in order, up to 2 steps early a worker.
 
-    Close it, and the threads end.
+    Without workers each is made when it is asked for. Close it, and the threads end.
     """
+    if not workers:
+        yield from map(make, range(first, last))
+        return
     pool = ThreadPoolExecutor(workers, "ahead", initializer=_own_stream, initargs=(device,))
     try:
         early = 2 * workers

@@ -1,6 +1,7 @@
 """One meta-training step: sample, loss, backward, update."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 
 import torch
 from torch import Tensor
@@ -11,31 +12,58 @@ from onepass.config import Config
 from onepass.episodes import Episodes
 from onepass.learner import Learner
 from onepass.objectives import OBJECTIVES, MetaLoss, meta_loss
-from onepass.seeds import derive
+from onepass.prefetch import WORKERS, ahead
+from onepass.seeds import derive, generator
 from onepass.targets import Target
 
 Drawn = tuple[Episodes, Tensor | None]
+"""The episodes of a step, and after how many examples each query comes."""
 
 
-def train_step(
+def plain_steps(
     config: Config,
-    step: int,
+    first: int,
     benchmark: Benchmark,
     learner: Learner,
     optimiser: torch.optim.Optimizer,
+) -> Generator[Tensor, None, None]:
+    """The losses of each step from `first` on, taken when asked for."""
+    device = next(learner.parameters()).device
+    with closing(drawn_steps(config, first, benchmark, learner.target, device)) as coming:
+        for step, drawn in enumerate(coming, first):
+            yield train_step(config, step, drawn, learner, optimiser)
+
+
+def drawn_steps(
+    config: Config, first: int, benchmark: Benchmark, target: Target, device: torch.device
+) -> Generator[Drawn, None, None]:
+    """What each step from `first` on sees; drawn ahead by threads where the host must help."""
+
+    def make(step: int) -> Drawn:
+        rng = generator(device, config.seed, "data", step)
+        return draw_step(config, step, benchmark, target, rng)
+
+    workers = 0 if benchmark.on_device(device) else WORKERS
+    return ahead(make, first, config.steps, workers, device)
+
+
+def draw_step(
+    config: Config, step: int, benchmark: Benchmark, target: Target, rng: torch.Generator
+) -> Drawn:
+    episodes = draw(benchmark, target, "train", config.spec, config.batch, rng)
+    return episodes, OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
+
+
+def train_step(
+    config: Config, step: int, drawn: Drawn, learner: Learner, optimiser: torch.optim.Optimizer
 ) -> Tensor:
     """One update; [loss, guidance, error], still on the device."""
-    rng = torch.Generator(next(learner.parameters()).device)
-    set_step(config, step, optimiser, rng)
-    drawn = draw_step(config, step, benchmark, learner.target, rng)
-    return update(config, step, drawn, learner, optimiser, meta_loss)
+    set_step(config, step, optimiser)
+    return update(config, config.guided(step), drawn, learner, optimiser, meta_loss)
 
 
-def set_step(
-    config: Config, step: int, optimiser: torch.optim.Optimizer, rng: torch.Generator
-) -> None:
-    """What a step begins with: its seeds and its rate, which may live on the card."""
-    rng.manual_seed(derive(config.seed, "data", step))
+def set_step(config: Config, step: int, optimiser: torch.optim.Optimizer) -> None:
+    """What changes from step to step: the seed of dropout, and the rate, be it on the card."""
     torch.manual_seed(derive(config.seed, "dropout", step))
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
@@ -44,25 +72,16 @@ def set_step(
             group["lr"] = config.rate_at(step)
 
 
-def draw_step(
-    config: Config, step: int, benchmark: Benchmark, target: Target, rng: torch.Generator
-) -> Drawn:
-    """Episodes, and after how many examples each query comes; of `step` only its phase matters."""
-    episodes = draw(benchmark, target, "train", config.spec, config.batch, rng)
-    return episodes, OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
-
-
 def update(
     config: Config,
-    step: int,
+    guided: bool,
     drawn: Drawn,
     learner: Learner,
     optimiser: torch.optim.Optimizer,
     loss: Callable[..., MetaLoss],
 ) -> Tensor:
-    """Loss, backward, optimiser; of `step` only its phase matters here."""
+    """Loss, backward, and a step of the optimiser."""
     device = drawn[0].train.x.device
-    guided = config.guided(step)
     optimiser.zero_grad(set_to_none=True)
     totals = torch.zeros(3, device=device)
     for part, part_stop in parts(*drawn, config.accumulate):

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,13 @@ from onepass.checkpoint import diverged, resume, save_checkpoint
 from onepass.config import Config, build, resolved
 from onepass.episodes import Split
 from onepass.evaluation import Evaluation, evaluate
-from onepass.fast import captured_steps
+from onepass.fast import Tell, captured_steps
 from onepass.files import append_line
 from onepass.learner import Learner, count_parameters
-from onepass.objectives import meta_loss
-from onepass.prefetch import ahead
 from onepass.progress import Show, progress
 from onepass.run import Run, load_weights, opened, save_weights, write_result
-from onepass.seeds import generator
 from onepass.signals import Interrupted, caught_signals, leave
-from onepass.step import Drawn, draw_step, set_step, train_step, update
-
-Tell = Callable[[str], None]
+from onepass.step import plain_steps
 
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
@@ -71,7 +66,7 @@ def meta_train(
     with (
         progress("meta-training", config.steps, done) as show,
         events(run, done) as log,
-        stepper(config, benchmark, learner, optimiser, done, tell) as take,
+        contextlib.closing(steps(config, done, benchmark, learner, optimiser, tell)) as coming,
     ):
         earlier, started = seconds_so_far(run), time.monotonic()
         learner.train()
@@ -83,9 +78,8 @@ def meta_train(
                 write_line(run, config, step, pending, seconds, learner.hint(), show, log)
                 pending.clear()
 
-        for step in range(done, config.steps):
-            pending.append(take(step))
-            after = step + 1
+        for after, losses in enumerate(coming, done + 1):
+            pending.append(losses)
             if after < config.steps:
                 show(after)
             if due(after, config.log_every, config.steps):
@@ -112,37 +106,18 @@ def make_optimiser(
     return torch.optim.Adam(parameters, rate, fused=True, capturable=True)
 
 
-@contextlib.contextmanager
-def stepper(
+def steps(
     config: Config,
+    first: int,
     benchmark: Benchmark,
     learner: Learner,
     optimiser: torch.optim.Optimizer,
-    done: int,
     tell: Tell,
-) -> Iterator[Callable[[int], Tensor]]:
-    """How a step is taken: recorded and replayed on a CUDA card, one by one elsewhere.
-
-    Where the images are on the host, threads draw the episodes of the next steps.
-    """
-    device = next(learner.parameters()).device
-    if benchmark.on_device(device):
-        if device.type == "cuda":
-            yield captured_steps(config, benchmark, learner, optimiser, tell)
-        else:
-            yield lambda step: train_step(config, step, benchmark, learner, optimiser)
-        return
-
-    def drawn(step: int) -> Drawn:
-        rng = generator(device, config.seed, "data", step)
-        return draw_step(config, step, benchmark, learner.target, rng)
-
-    def take(step: int) -> Tensor:
-        set_step(config, step, optimiser, torch.Generator(device))
-        return update(config, step, next(coming), learner, optimiser, meta_loss)
-
-    with contextlib.closing(ahead(drawn, done, config.steps, device)) as coming:
-        yield take
+) -> Generator[Tensor, None, None]:
+    """The losses of every step, taken one by one, or recorded and replayed on a CUDA card."""
+    if next(learner.parameters()).device.type == "cuda":
+        return captured_steps(config, first, benchmark, learner, optimiser, tell)
+    return plain_steps(config, first, benchmark, learner, optimiser)
 
 
 def pick_device(name: str) -> torch.device:
