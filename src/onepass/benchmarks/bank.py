@@ -45,8 +45,20 @@ def _fetched(images: np.ndarray, index: Tensor) -> Tensor:
     shape = (*index.shape, *images.shape[1:])
     gathered = torch.empty(shape, dtype=torch.uint8, pin_memory=index.is_cuda)
     # the indices are in range, and only a mode other than `raise` writes right where it is told
-    np.take(images, index.cpu().numpy(), axis=0, out=gathered.numpy(), mode="clip")
+    np.take(images, _on_host(index).numpy(), axis=0, out=gathered.numpy(), mode="clip")
     return gathered.to(index.device, non_blocking=True)
+
+
+def _on_host(index: Tensor) -> Tensor:
+    if not index.is_cuda:
+        return index.cpu()
+    host = torch.empty(index.shape, dtype=index.dtype, pin_memory=True)
+    host.copy_(index, non_blocking=True)
+    # by an event: another thread may have made all other ways of waiting an error
+    copied = torch.cuda.Event()
+    copied.record()
+    copied.synchronize()
+    return host
 
 
 def room_for_images(device: torch.device) -> int:
