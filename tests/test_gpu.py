@@ -2,17 +2,27 @@
 
 from dataclasses import replace
 from itertools import islice
+from typing import get_args
 
 import pytest
 import torch
 from torch.testing import assert_close
 
 from onepass import checks, training
+from onepass.benchmarks import bank
+from onepass.benchmarks.augment import small_maps
+from onepass.benchmarks.bank import ByClass, Stored
+from onepass.benchmarks.images import Images
+from onepass.benchmarks.views import ViewName, rotate
+from onepass.benchmarks.warp import warp
 from onepass.config import Component, build
+from onepass.episodes import EpisodeSpec
 from onepass.fast import captured_steps
 from onepass.learners import dual, dual_kernel
+from onepass.prefetch import ahead
 from onepass.registry import MIXERS
 from onepass.run import Run
+from onepass.seeds import generator
 from onepass.step import plain_steps
 from onepass.targets import Classes
 from onepass.training import make_optimiser, train
@@ -158,3 +168,61 @@ def test_inner_loops_give_the_same_loss_on_the_card(name, tiny):
     on_card = meta_loss(learner.cuda(), moved).loss
     # float32, and the card may round products to TF32
     assert_close(on_card.cpu(), on_cpu, rtol=2e-3, atol=2e-3)
+
+
+NOISE = torch.randint(256, (60, 1, 16, 16), generator=torch.Generator().manual_seed(0))
+
+
+def noise_images(view: ViewName, augment: bool = False) -> Images:
+    counts, splits = [10, 30, 8, 12], {"train": range(4)}
+    read = ByClass(NOISE.to(torch.uint8).numpy(), counts, splits)
+    return Images(Stored("noise", (1, 16, 16), ("train",), lambda: read), view, augment)
+
+
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize("view", get_args(ViewName))
+def test_images_on_the_host_give_the_episodes_of_those_on_the_card(view, augment, monkeypatch):
+    spec, device = EpisodeSpec(3, 4, 4), torch.device("cuda")
+    resident, mapped = noise_images(view, augment), noise_images(view, augment)
+
+    def drawn(step: int, benchmark: Images):
+        return benchmark.sample("train", spec, 5, generator(device, 0, "data", step))
+
+    assert resident.on_device(device)
+    expected = [drawn(step, resident) for step in range(20)]
+    monkeypatch.setattr(bank, "room_for_images", lambda device: 0)
+    assert not mapped.on_device(device)
+    found = list(ahead(lambda step: drawn(step, mapped), 0, 20, 4, device))
+    assert found[0].train.x.is_cuda
+    assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("view", get_args(ViewName))
+def test_drawing_views_can_be_recorded(view):
+    spec, rng = EpisodeSpec(3, 4, 4), torch.Generator("cuda").manual_seed(0)
+    benchmark, graph = noise_images(view, augment=True), torch.cuda.CUDAGraph()
+    benchmark.sample("train", spec, 5, rng)
+    torch.cuda.synchronize()
+    graph.register_generator_state(rng)
+    with torch.cuda.graph(graph):
+        recorded = benchmark.sample("train", spec, 5, rng)
+    for seed in (1, 2):
+        rng.manual_seed(seed)
+        graph.replay()
+        expected = benchmark.sample("train", spec, 5, generator_of(seed))
+        assert_close(recorded, expected, rtol=0, atol=0)
+
+
+def generator_of(seed: int) -> torch.Generator:
+    return torch.Generator("cuda").manual_seed(seed)
+
+
+def test_images_are_turned_and_warped_on_the_card_as_on_the_host():
+    images, rng = NOISE.to(torch.uint8), torch.Generator().manual_seed(0)
+    turn, maps = 6 * torch.rand(60, generator=rng), small_maps(60, rng)
+    for made, on_card in (
+        (rotate(images, turn), rotate(images.cuda(), turn.cuda())),
+        (warp(images, maps), warp(images.cuda(), maps.cuda())),
+    ):
+        # a pixel that is just between two may become the other
+        assert ((made.int() - on_card.cpu().int()).abs() > 1).float().mean() < 1e-3
