@@ -12,7 +12,7 @@ from torch import Tensor
 
 from onepass.benchmarks.bank import Bank, check_enough, sample_bank, split_shots, to_unit
 from onepass.benchmarks.base import Benchmark
-from onepass.benchmarks.hand import bounds, draw_by_hand
+from onepass.benchmarks.hand import Strokes, bounds, draw_by_hand
 from onepass.episodes import Split
 from onepass.registry import BENCHMARKS
 from onepass.targets import Classes
@@ -50,9 +50,8 @@ class Glyphs(Benchmark):
 
     def draw(self, ids: Int[Tensor, " N"], samples: int, rng: torch.Generator) -> Tensor:
         """[N, samples, 1, size, size]: each class redrawn a few times."""
-        strokes, count = template(ids)
-        strokes, count = (part.repeat_interleave(samples, 0) for part in (strokes, count))
-        return draw_by_hand(strokes, count, rng, self.size).unflatten(0, (-1, samples))
+        again = torch.arange(len(ids), device=ids.device).repeat_interleave(samples)
+        return draw_by_hand(template(ids).rows(again), rng, self.size).unflatten(0, (-1, samples))
 
     def _bank(self, device: torch.device) -> Bank:
         if device not in self._banks:
@@ -72,10 +71,8 @@ def _different(tasks: int, batch: int, rng: torch.Generator) -> Int[Tensor, "B K
     return block * tasks + torch.arange(tasks, device=rng.device)
 
 
-def template(
-    ids: Int[Tensor, " N"],
-) -> tuple[Float[Tensor, "N strokes points 2"], Int[Tensor, " N"]]:
-    """The strokes of each class in the unit square, and how many it has.
+def template(ids: Int[Tensor, " N"]) -> Strokes:
+    """The strokes of each class in the unit square.
 
     A stroke is a path of some length whose heading turns steadily and sways; all but the first
     start on the one before, as most real characters do.
@@ -99,10 +96,12 @@ def template(
         anchor = strokes[-1][torch.arange(len(ids), device=ids.device), place]
         offset = 0.5 * torch.stack([offset_x[:, m], offset_y[:, m]], -1) - 0.25
         strokes.append(path[:, m] + (anchor + offset)[:, None])
-    points = torch.stack(strokes, 1)
-    drawn = torch.arange(STROKES, device=ids.device) < count[:, None]
-    centre, edge = bounds(points, drawn)
-    return (points - centre[:, None, None]) / edge[:, None, None] + 0.5, count
+    points, number = torch.cat(strokes, 1), POINTS * count
+    low, high = bounds(points, number)
+    edge = (high - low).amax(-1, keepdim=True).clamp(min=1e-2)
+    points = (points - ((low + high) / 2)[:, None]) / edge[:, None] + 0.5
+    stroke = torch.arange(STROKES, device=ids.device).repeat_interleave(POINTS)
+    return Strokes.of(points, stroke.expand(len(ids), -1), number, STROKES)
 
 
 def hashed_uniform(ids: Int[Tensor, " N"], columns: int) -> Float[Tensor, "N columns"]:
