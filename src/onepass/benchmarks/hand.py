@@ -8,6 +8,7 @@ import math
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
@@ -16,14 +17,14 @@ from onepass.benchmarks.ink import ink
 # of a stroke: how far it turns, stretches, moves, bows to one side and to both (normal)
 TURN, STRETCH, MOVE, BOW, SWAY = 0.10, 0.15, 0.025, 0.035, 0.02
 # of a character: waves that bend it, then slant and aspect (normal)
-WAVES, BEND, SLANT, ASPECT = 3, 0.06, 0.12, 0.18
+WAVES, BEND, SLANT, ASPECT = 3, 0.05, 0.10, 0.12
 # of a writer: how many are fast, and how often those do not lift the pen
 FAST, JOIN = 0.4, 0.35
-# of the page: the longer edge (uniform), more for each stroke, and the distance from the middle
-# (normal), in pages
-EDGE, EDGE_PER_STROKE, OFF_CENTRE = (0.35, 0.92), 0.02, 0.06
-# of the pen: width of the line and reach of the blur in pixels of a page of 32, darkness (uniform)
-WIDTH, REACH, DARKNESS = (1.0, 2.0), (0.7, 1.1), (0.75, 1.0)
+# of the page: the part of it that a unit is, more for each stroke, how much that differs, and the
+# distance from the middle (normal)
+UNIT, UNIT_PER_STROKE, ZOOM, OFF_CENTRE = 0.75, 0.01, 0.16, 0.05
+# of the pen: width of the line and reach of the blur, in pixels of a page of 32, and darkness
+WIDTH, REACH, DARKNESS = (1.1, 2.0), (0.7, 1.1), (0.75, 1.0)
 
 
 class Strokes(NamedTuple):
@@ -32,33 +33,41 @@ class Strokes(NamedTuple):
     points: Float[Tensor, "N P 2"]
     stroke: Int[Tensor, "N P"]  # that each point is part of: 0, 1, ...
     count: Int[Tensor, " N"]  # of points; the rest is padding
-    most: int  # strokes that a character can have
     centre: Float[Tensor, "N P 2"]  # of the point's stroke
     along: Float[Tensor, "N P"]  # how far the point is along its stroke, from -1 to 1
 
     @staticmethod
-    def of(points: Tensor, stroke: Tensor, count: Tensor, most: int) -> "Strokes":
+    def of(points: Tensor, stroke: Tensor, count: Tensor) -> "Strokes":
         """From the points, in order, and the stroke that each is part of."""
         place = torch.arange(points.shape[1], device=points.device)
-        real = place < count[:, None]
-        member = (stroke[..., None] == torch.arange(most, device=points.device)) & real[..., None]
-        number = member.sum(1).clamp(min=1)
-        first = torch.where(member, place[:, None], len(place)).amin(1)
-        centre = torch.einsum("npm,npi->nmi", member.float(), points) / number[..., None]
-        along = 2 * (place - first.gather(1, stroke)) / (number.gather(1, stroke) - 1).clamp(min=1) - 1
-        spread = stroke[..., None].expand_as(points)
-        return Strokes(points, stroke, count, most, centre.gather(1, spread), along)
+        real = (place < count[:, None]).long()
+        each = real.new_zeros(len(points), len(place) // 2)
+        number = each.scatter_add(1, stroke, real)
+        first = number.cumsum(1) - number
+        past, last = place - first.gather(1, stroke), number.gather(1, stroke) - 1
+        # the sum over a stroke is that up to its end, less that up to its begin
+        upto = F.pad(points.cumsum(1), (0, 0, 1, 0))
+        ends = [of_stroke(bound, upto) for bound in (first, first + number)]
+        centre = (ends[1] - ends[0]) / number.clamp(min=1)[..., None]
+        along = 2 * past / last.clamp(min=1) - 1
+        return Strokes(points, stroke, count, of_stroke(stroke, centre), along)
+
+    @property
+    def most(self) -> int:
+        """Strokes that there is room for: each has two points or more."""
+        return self.points.shape[1] // 2
 
     def rows(self, chosen: Int[Tensor, " K"]) -> "Strokes":
         """Some of the characters, in the order asked for."""
-        points, stroke, count, most, centre, along = self
-        points, stroke, count, centre, along = (
-            part[chosen] for part in (points, stroke, count, centre, along)
-        )
-        return Strokes(points, stroke, count, most, centre, along)
+        return Strokes(*(part[chosen] for part in self))
 
     def to(self, device: torch.device) -> "Strokes":
-        return Strokes(*(part if isinstance(part, int) else part.to(device) for part in self))
+        return Strokes(*(part.to(device) for part in self))
+
+
+def of_stroke(stroke: Int[Tensor, "N P"], each: Float[Tensor, "N M D"]) -> Float[Tensor, "N P D"]:
+    """For every point what its stroke has."""
+    return each.gather(1, stroke[..., None].expand(-1, -1, each.shape[-1]))
 
 
 class Noise:
@@ -83,11 +92,17 @@ def draw_by_hand(
     noise = Noise(len(strokes.points), rng)
     points = slant(bend(shake(strokes, noise), noise), noise)
     down = pen_down(strokes, noise)
-    width, reach, darkness = (
-        between(limits, noise.uniform(1)) for limits in (WIDTH, REACH, DARKNESS)
-    )
-    points = place_on_page(points, strokes, width / 2 + reach, size, noise)
-    return ink(points, down, torch.cat([width, reach, darkness], 1), size)
+    pen = pick_pen(size, noise)
+    return ink(place_on_page(points, strokes, pen, size, noise), down, pen, size)
+
+
+def pick_pen(size: int, noise: Noise) -> Float[Tensor, "N 3"]:
+    """Width, reach and darkness."""
+    # less than this would leave gaps on a small page
+    width = (between(WIDTH, noise.uniform(1)) * (size / 32)).clamp(min=0.8)
+    reach = (between(REACH, noise.uniform(1)) * (size / 32)).clamp(min=0.5)
+    # most ink is nearly black
+    return torch.cat([width, reach, between(DARKNESS, noise.uniform(1).sqrt())], 1)
 
 
 def between(limits: tuple[float, float], share: Tensor) -> Tensor:
@@ -97,8 +112,7 @@ def between(limits: tuple[float, float], share: Tensor) -> Tensor:
 
 def shake(strokes: Strokes, noise: Noise) -> Float[Tensor, "N P 2"]:
     """Each stroke a little moved, turned, stretched and bowed."""
-    numbers = noise.normal(strokes.most, 8)
-    numbers = numbers.gather(1, strokes.stroke[..., None].expand(-1, -1, 8))
+    numbers = of_stroke(strokes.stroke, noise.normal(strokes.most, 8))
     turn, stretch, move, bow, sway = numbers.split([1, 1, 2, 2, 2], -1)
     turn, stretch = TURN * turn, 1 + STRETCH * stretch
     out = strokes.points - strokes.centre
@@ -124,7 +138,7 @@ def slant(points: Float[Tensor, "N P 2"], noise: Noise) -> Float[Tensor, "N P 2"
 
 
 def pen_down(strokes: Strokes, noise: Noise) -> Bool[Tensor, "N segments"]:
-    """Which points are joined to the next one: those of a stroke, and more where writing is fast."""
+    """Which points are joined to the next: those of a stroke, and more by a fast writer."""
     stroke = strokes.stroke
     same = stroke[:, 1:] == stroke[:, :-1]
     fast = noise.uniform(1) < FAST
@@ -136,17 +150,18 @@ def pen_down(strokes: Strokes, noise: Noise) -> Bool[Tensor, "N segments"]:
 def place_on_page(
     points: Float[Tensor, "N P 2"],
     strokes: Strokes,
-    margin: Float[Tensor, "N 1"],
+    pen: Float[Tensor, "N 3"],
     size: int,
     noise: Noise,
 ) -> Float[Tensor, "N P 2"]:
     """To pixels: of some size, somewhere near the middle, all ink on the page."""
     low, high = bounds(points, strokes.count)
     extent = (high - low).clamp(min=1e-3)
+    margin = pen[:, :1] / 2 + pen[:, 1:2]
     # nobody writes many strokes small
-    more = EDGE_PER_STROKE * strokes.stroke.amax(1, keepdim=True)
-    edge = torch.minimum(size * (between(EDGE, noise.uniform(1)) + more), size - 2 * margin)
-    scale = edge / extent.amax(-1, keepdim=True)
+    unit = UNIT + UNIT_PER_STROKE * strokes.stroke.amax(1, keepdim=True)
+    scale = size * unit * torch.exp(ZOOM * noise.normal(1))
+    scale = torch.minimum(scale, (size - 2 * margin) / extent.amax(-1, keepdim=True))
     room = (size - scale * extent) / 2 - margin
     off = (size * OFF_CENTRE * noise.normal(2)).clamp(-room, room)
     return (points - ((low + high) / 2)[:, None]) * scale[:, None] + (size / 2 + off)[:, None]
@@ -159,3 +174,12 @@ def bounds(
     padding = (torch.arange(points.shape[1], device=points.device) >= count[:, None])[..., None]
     low = points.masked_fill(padding, math.inf).amin(1)
     return low, points.masked_fill(padding, -math.inf).amax(1)
+
+
+def to_unit_square(
+    points: Float[Tensor, "N P 2"], count: Int[Tensor, " N"]
+) -> Float[Tensor, "N P 2"]:
+    """In the middle of the unit square, the longer edge 1."""
+    low, high = bounds(points, count)
+    edge = (high - low).amax(-1).clamp(min=1e-2)
+    return (points - ((low + high) / 2)[:, None]) / edge[:, None, None] + 0.5

@@ -28,11 +28,21 @@ def ink(
         return ink_on_card(points, down, pen, size)
     chunk = CHUNK.get(points.device.type, 256)
     parts = zip(points.split(chunk), down.split(chunk), strict=True)
-    distance = torch.cat([ink_distance(path, drawn, size) for path, drawn in parts])
+    distance = torch.cat([ink_distance(*trimmed(*part), size) for part in parts])
     width, reach, darkness = pen[:, :, None].unbind(1)
     near, far = (distance - width / 2) / reach, (distance + width / 2) / reach
     dark = darkness * (triangle_area(far) - triangle_area(near))
     return (255 * (1 - dark) + 0.5).to(torch.uint8).view(-1, 1, size, size)
+
+
+def trimmed(
+    points: Float[Tensor, "N P 2"], down: Bool[Tensor, "N segments"]
+) -> tuple[Float[Tensor, "N p 2"], Bool[Tensor, "N s"]]:
+    """Without the padding that all have, where looking costs nothing."""
+    if points.device.type != "cpu":
+        return points, down
+    used = max(1, int((down.any(0) * torch.arange(1, down.shape[1] + 1)).max()))
+    return points[:, : used + 1], down[:, :used]
 
 
 def triangle_area(t: Float[Tensor, "*N"]) -> Float[Tensor, "*N"]:

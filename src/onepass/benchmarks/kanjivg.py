@@ -8,6 +8,7 @@ import io
 import re
 import unicodedata
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -21,6 +22,7 @@ from onepass.files import cache_dir, write_bytes
 CREDIT = "KanjiVG, Ulrich Apel, CC BY-SA 3.0, https://kanjivg.tagaini.net"
 VERSION = 1
 EDGE = 109  # of the square that the files draw on
+FAR = 10 * EDGE
 POINTS = 96  # of a character
 FEWEST = 3  # of a stroke: two segments can bend
 FINEST = 0.04  # no two points of a stroke need to be nearer than this part of the page
@@ -34,7 +36,7 @@ TOKEN = re.compile(r"([MmCcSs])|([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)|[\s,
 Stroke = list[list[complex]]  # curves, each of four control points
 
 
-def kanji() -> tuple[list[str], Strokes]:
+def read_kanji() -> tuple[list[str], Strokes]:
     """The characters in order and the strokes of each; read from the package once, then kept."""
     try:
         package = distribution("kanjivg")
@@ -46,12 +48,12 @@ def kanji() -> tuple[list[str], Strokes]:
     if not path.exists():
         prepare(Path(str(package.locate_file("kanji"))), path)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             names, points, stroke, count = (file[key] for key in KEPT)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged: remove it, and it is made again") from error
     parts = (torch.from_numpy(part) for part in (points, stroke.astype(np.int64), count))
-    return names.tolist(), Strokes.of(*parts, most=POINTS // FEWEST)
+    return names.tolist(), Strokes.of(*parts)
 
 
 KEPT = ("names", "points", "stroke", "count")
@@ -140,6 +142,8 @@ def commands(path: str) -> Iterable[tuple[str, list[float]]]:
         letter, number = match.groups()
         if letter:
             found.append((letter, []))
+        elif number and abs(float(number)) > FAR:
+            raise ValueError(f"{number} in {path!r} is far off the page of {EDGE} x {EDGE}")
         elif number and found:
             found[-1][1].append(float(number))
         elif number:

@@ -6,30 +6,28 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
-from onepass.benchmarks.bank import Bank, check_enough, sample_bank
-from onepass.benchmarks.base import Benchmark
+from onepass.benchmarks.bank import ByClass, Stored
+from onepass.benchmarks.images import Images
 from onepass.benchmarks.store import (
     Manifest,
-    as_bank,
     checksum,
     hold_out,
     read_store,
     store_path,
     write_store,
 )
+from onepass.benchmarks.views import ViewName
 from onepass.files import cache_dir, data_dir
 from onepass.registry import BENCHMARKS
-from onepass.targets import Classes
 
 SIZE = 32
 DRAWINGS = 20
+VALIDATION = 0.1  # the share of the background characters
 # part/alphabet/character/drawing.png; what archivers add begins with a dot or two underscores
 DRAWING = re.compile(r"(?!__)[^/]+/[^/]+/[^/]+/(?!\.)[^/]+\.png")
 LARGEST_FILE = 1 << 16  # bytes; the real ones have a few hundred
@@ -43,47 +41,29 @@ Progress = Callable[[int], None]
 
 
 @BENCHMARKS.add("omniglot")
-class Omniglot(Benchmark):
+def omniglot(
+    view: ViewName = "classify",
+    augment: bool = False,
+    label_shift: bool = True,
+    validation: bool = True,
+) -> Images:
     """Background characters to meta-train, evaluation characters to meta-test.
 
-    `validation` is the share of the background characters held out for meta-validation.
+    With `validation`, a tenth of the background characters is held out for meta-validation.
     """
+    splits = ("train", "validation", "test") if validation else ("train", "test")
+    source = Stored("omniglot", (1, SIZE, SIZE), splits, lambda: read(validation))
+    return Images(source, view, augment, label_shift)
 
-    x_shape = (1, SIZE, SIZE)
 
-    def __init__(self, validation: float = 0.1):
-        if not 0 <= validation < 1:
-            raise ValueError(f"validation is {validation}; a share lies in [0, 1)")
-        self.validation = validation
-        self.splits = ("train", "validation", "test") if validation else ("train", "test")
-        self._banks: dict[torch.device, dict[str, Bank]] = {}
-
-    def target(self, spec):
-        return Classes(spec.tasks)
-
-    @cached_property
-    def classes(self) -> dict[str, list[int]]:
-        """The class ids of each split."""
-        _, manifest = self._store
-        kept, held_out = hold_out(manifest.classes, manifest.splits["train"], self.validation)
-        return {"train": kept, "validation": held_out, "test": manifest.splits["test"]}
-
-    def sample(self, split, spec, batch, rng):
-        check_enough(f"omniglot's {split} split", len(self.classes[split]), DRAWINGS, spec)
-        return sample_bank(self._bank(rng.device)[split], spec, batch, rng)
-
-    @cached_property
-    def _store(self) -> tuple[np.ndarray, Manifest]:
-        return read_store(prepare())
-
-    def _bank(self, device: torch.device) -> dict[str, Bank]:
-        if device not in self._banks:
-            bank = as_bank(*self._store).to(device)
-            self._banks[device] = {
-                split: bank.only(torch.tensor(ids, dtype=torch.long, device=device))
-                for split, ids in self.classes.items()
-            }
-        return self._banks[device]
+def read(validation: bool = True) -> ByClass:
+    images, manifest = read_store(prepare())
+    train, test = manifest.splits["train"], manifest.splits["test"]
+    if not validation:
+        return ByClass(images, manifest.counts, {"train": train, "test": test})
+    kept, held_out = hold_out(manifest.classes, train, VALIDATION)
+    splits = {"train": kept, "validation": held_out, "test": test}
+    return ByClass(images, manifest.counts, splits)
 
 
 def prepare(download: bool = False, progress: Progress = lambda done: None) -> Path:

@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from onepass.benchmarks.bank import Bank
 from onepass.files import cache_dir, whole_folder, write_json
 
 VERSION = 1
@@ -63,14 +61,6 @@ def read_store(path: Path) -> tuple[np.ndarray, Manifest]:
 
 def checksum(images: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(images).data).hexdigest()
-
-
-def as_bank(images: np.ndarray, manifest: Manifest) -> Bank:
-    """All of it, in memory."""
-    count = torch.tensor(manifest.counts)
-    return Bank(
-        torch.from_numpy(np.array(images)), count.cumsum(0) - count, count, max(manifest.counts)
-    )
 
 
 def hold_out(names: Sequence[str], ids: Sequence[int], share: float) -> tuple[list[int], list[int]]:
