@@ -7,12 +7,15 @@ import pytest
 import torch
 from PIL import Image
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from onepass import sampling
 from onepass.benchmarks import augment
 from onepass.benchmarks.bank import ByClass, Stored
 from onepass.benchmarks.glyphs import glyphs
 from onepass.benchmarks.images import Images
 from onepass.benchmarks.views import rotate, to_unit
+from onepass.benchmarks.warp import warp
 from onepass.config import Component, build, override
 from onepass.episodes import EpisodeSpec
 from onepass.recipes import make_config
@@ -235,7 +238,7 @@ def test_samples_are_moved_as_their_maps_say():
     images = torch.full((64, 1, 33, 33), 255, dtype=torch.uint8)
     images[:, :, 20:23, 9:12] = 0
     maps = augment.small_maps(64, seeded())
-    ink = 255.0 - augment.warp(images, maps)[:, 0].float()
+    ink = 255.0 - warp(images, maps)[:, 0].float()
     edge = torch.arange(33) * 2 / 33 + 1 / 33 - 1
     total = ink.sum((1, 2))
     found = (
@@ -250,6 +253,50 @@ def test_samples_are_moved_as_their_maps_say():
 def test_augmenting_needs_square_images():
     with pytest.raises(ValueError, match="turns images by 90 degrees, and these are 6x10"):
         Images(source((3, 6, 10)), augment=True)
+
+
+class Watch(TorchDispatchMode):
+    """Notes what would make a card wait for the host, or cannot be captured in a CUDA graph."""
+
+    waits = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero")
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        masks = [i for i in args[1] if i is not None] if name in ("index", "index_put_") else []
+        # a list of numbers made a tensor; a single one is set without a copy
+        copies = name == "lift_fresh" and args[0].dim() > 0
+        if name in self.waits or copies or any(i.dtype == torch.bool for i in masks):
+            self.seen.add(name)
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("view", ["classify", "completion", "rotation"])
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize("kind", ["stored", "huge", "bank", "fresh"])
+def test_drawing_asks_the_host_for_nothing(kind, augment, view, monkeypatch):
+    if kind == "huge":
+        monkeypatch.setattr(sampling, "_keys_are_cheap", lambda *_: False)
+    if kind in ("stored", "huge"):
+        benchmark = Images(source(), view, augment)
+    else:
+        benchmark = glyphs(view, augment, size=8, bank=9 if kind == "bank" else 0)
+    # what is kept is made when it is first drawn from
+    benchmark.sample("train", SPEC, 2, seeded())
+    with Watch() as watch:
+        benchmark.sample("train", SPEC, 2, seeded())
+    assert watch.seen == set()
+
+
+def test_the_watch_notices():
+    numbers = torch.arange(3)
+    with Watch() as watch:
+        numbers[numbers > 1].sum().item()
+        torch.tensor([1, 2])
+    assert watch.seen >= {"index", "_local_scalar_dense", "lift_fresh"}
 
 
 SMALL = {"width": 16, "layers": 1, "heads": 2, "hidden": 16, "encoder": "cnn_small"}

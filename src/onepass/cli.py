@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 from typer import Argument, Option
@@ -72,15 +72,17 @@ def quickstart(
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """What there is: benchmarks, learners, mixers, recipes.
+    """What there is: benchmarks, views of their images, learners, mixers, recipes.
 
     Example: onepass list --json
     """
+    from onepass.benchmarks.views import ViewName
     from onepass.recipes import RECIPES
     from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
 
     there = {
         "benchmarks": list(BENCHMARKS),
+        "views": list(get_args(ViewName)),
         "learners": sorted([*LEARNERS, "offline"]),
         "mixers": list(MIXERS),
         "recipes": list(RECIPES),
@@ -90,7 +92,9 @@ def list_(as_json: AsJson = False) -> None:
         return
     for kind, names in there.items():
         print(f"{kind:<12}{', '.join(names)}")
-    print("\nYour own benchmark, learner or mixer is named MODULE:CLASS wherever a name is taken.")
+    images = [name for name in BENCHMARKS if "view" in BENCHMARKS.options(name)]
+    print(f"\nA view says what is asked of {', '.join(images)}: benchmark.view=rotation")
+    print("Your own benchmark, learner or mixer is named MODULE:CLASS wherever a name is taken.")
 
 
 @app.command()

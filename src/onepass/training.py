@@ -10,20 +10,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
-from onepass.benchmarks.base import Benchmark, draw
+from onepass.benchmarks.base import Benchmark
 from onepass.checkpoint import diverged, resume, save_checkpoint
 from onepass.config import Config, build, resolved
-from onepass.episodes import Episodes, Split
+from onepass.episodes import Split
 from onepass.evaluation import Evaluation, evaluate
+from onepass.fast import captured_steps
 from onepass.files import append_line
 from onepass.learner import Learner, count_parameters
-from onepass.objectives import OBJECTIVES, meta_loss
+from onepass.objectives import meta_loss
+from onepass.prefetch import ahead
 from onepass.progress import Show, progress
 from onepass.run import Run, load_weights, opened, save_weights, write_result
-from onepass.seeds import derive, generator
+from onepass.seeds import generator
 from onepass.signals import Interrupted, caught_signals, leave
+from onepass.step import Drawn, draw_step, set_step, train_step, update
 
 Tell = Callable[[str], None]
 
@@ -44,7 +46,7 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
             return learner
         slow = [parameter for parameter in learner.parameters() if parameter.requires_grad]
         if slow:
-            optimiser = torch.optim.Adam(slow, config.rate, fused=where.type == "cuda")
+            optimiser = make_optimiser(config, slow, where)
             meta_train(run, config, benchmark, learner, optimiser, caught, tell)
         else:
             tell(f"{config.learner.name} has nothing to meta-train, so it is only evaluated")
@@ -66,7 +68,11 @@ def meta_train(
 ) -> None:
     """The loop itself, from the last checkpoint to the last step."""
     done = resume(run, learner, optimiser, tell)
-    with progress("meta-training", config.steps, done) as show, events(run, done) as log:
+    with (
+        progress("meta-training", config.steps, done) as show,
+        events(run, done) as log,
+        stepper(config, benchmark, learner, optimiser, done, tell) as take,
+    ):
         earlier, started = seconds_so_far(run), time.monotonic()
         learner.train()
         pending: list[Tensor] = []
@@ -78,9 +84,7 @@ def meta_train(
                 pending.clear()
 
         for step in range(done, config.steps):
-            for group in optimiser.param_groups:
-                group["lr"] = config.rate_at(step)
-            pending.append(train_step(config, step, benchmark, learner, optimiser))
+            pending.append(take(step))
             after = step + 1
             if after < config.steps:
                 show(after)
@@ -98,47 +102,47 @@ def meta_train(
             leave(stopping, f"after step {after}, saved in {run.path}")
 
 
-def train_step(
+def make_optimiser(
+    config: Config, parameters: list[nn.Parameter], device: torch.device
+) -> torch.optim.Optimizer:
+    if device.type != "cuda":
+        return torch.optim.Adam(parameters, config.rate)
+    # its rate lives on the card, where a recorded step finds the new one
+    rate = torch.tensor(config.rate, device=device)
+    return torch.optim.Adam(parameters, rate, fused=True, capturable=True)
+
+
+@contextlib.contextmanager
+def stepper(
     config: Config,
-    step: int,
     benchmark: Benchmark,
     learner: Learner,
     optimiser: torch.optim.Optimizer,
-) -> Tensor:
-    """One update; [loss, guidance, error], still on the device."""
+    done: int,
+    tell: Tell,
+) -> Iterator[Callable[[int], Tensor]]:
+    """How a step is taken: recorded and replayed on a CUDA card, one by one elsewhere.
+
+    Where the images are on the host, threads draw the episodes of the next steps.
+    """
     device = next(learner.parameters()).device
-    rng = generator(device, config.seed, "data", step)
-    torch.manual_seed(derive(config.seed, "dropout", step))
-    episodes = draw(benchmark, learner.target, "train", config.spec, config.batch, rng)
-    stop = OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
-    guided = config.guided(step)
-    optimiser.zero_grad(set_to_none=True)
-    totals = torch.zeros(3, device=device)
-    for part, part_stop in parts(episodes, stop, config.accumulate):
-        try:
-            with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                losses = meta_loss(learner, part, part_stop, guided)
-            total = losses.loss + config.guidance * losses.guidance if guided else losses.loss
-            (total / config.accumulate).backward()
-        except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"a step of {config.batch} episodes in {config.accumulate} part(s) does not fit on "
-                f"{device}: try accumulate={2 * config.accumulate} learner.norm=group, "
-                "precision=bf16, or a smaller batch"
-            ) from error
-        totals += torch.stack([value.detach().float() for value in losses]) / config.accumulate
-    optimiser.step()
-    return totals
+    if benchmark.on_device(device):
+        if device.type == "cuda":
+            yield captured_steps(config, benchmark, learner, optimiser, tell)
+        else:
+            yield lambda step: train_step(config, step, benchmark, learner, optimiser)
+        return
 
+    def drawn(step: int) -> Drawn:
+        rng = generator(device, config.seed, "data", step)
+        return draw_step(config, step, benchmark, learner.target, rng)
 
-def parts(
-    episodes: Episodes, stop: Tensor | None, count: int
-) -> Iterator[tuple[Episodes, Tensor | None]]:
-    """The batch in `count` equal pieces, one after the other."""
-    batch = len(episodes.train.x)
-    for start in range(0, batch, batch // count):
-        rows = slice(start, start + batch // count)
-        yield tree_map_only(Tensor, lambda t, rows=rows: t[rows], (episodes, stop))
+    def take(step: int) -> Tensor:
+        set_step(config, step, optimiser, torch.Generator(device))
+        return update(config, step, next(coming), learner, optimiser, meta_loss)
+
+    with contextlib.closing(ahead(drawn, done, config.steps, device)) as coming:
+        yield take
 
 
 def pick_device(name: str) -> torch.device:

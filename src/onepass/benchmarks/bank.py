@@ -78,14 +78,19 @@ class Stored:
     def by_class(self) -> ByClass:
         return self._read()
 
+    @cached_property
+    def _fewest(self) -> dict[str, int]:
+        """The size of the smallest class of each split."""
+        _, counts, splits = self.by_class
+        return {split: min((counts[i] for i in ids), default=0) for split, ids in splits.items()}
+
     def classes(self, split: Split) -> int:
         return len(self.by_class.splits[split])
 
     def check(self, split: Split, spec: EpisodeSpec) -> None:
         """One clear line when a split cannot fill the episodes asked for."""
-        _, counts, splits = self.by_class
-        fewest = min((counts[i] for i in splits[split]), default=0)
-        check_enough(f"{self.name}'s {split} split", len(splits[split]), fewest, spec)
+        name = f"{self.name}'s {split} split"
+        check_enough(name, self.classes(split), self._fewest[split], spec)
 
     def draw(self, split: Split, chosen: Tensor, samples: int, rng: torch.Generator) -> Tensor:
         return draw_images(self._on(rng.device)[split], chosen, samples, rng)
