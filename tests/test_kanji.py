@@ -9,7 +9,9 @@ from onepass.benchmarks.hand import bounds
 from onepass.benchmarks.invent import LONGEST, SMALLEST, invent, strokes_in_a_row, symmetry
 from onepass.benchmarks.kanji import Kanji, kanji, split_of
 from onepass.benchmarks.kanjivg import read_kanji
+from onepass.describe import describe
 from onepass.episodes import EpisodeSpec
+from onepass.recipes import make_config
 from onepass.registry import BENCHMARKS
 
 try:
@@ -125,3 +127,11 @@ def test_bad_numbers_are_refused(wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=f"{name}.*{value}|{value}"):
         BENCHMARKS.build("kanji", **wrong)
+
+
+def test_describe_gives_the_credit_without_reading_anything(monkeypatch):
+    monkeypatch.setattr("onepass.benchmarks.kanji.read_kanji", None)
+    described = describe(make_config("paper", "kanji", "pn"))
+    assert "KanjiVG" in described["credit"]
+    assert "CC BY-SA" in described["credit"]
+    assert "credit" not in describe(make_config("paper", "glyphs", "pn"))

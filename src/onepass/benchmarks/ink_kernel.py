@@ -1,5 +1,7 @@
 """The ink of `ink.py` in one pass on a CUDA card: no distance is ever written to memory."""
 
+# triton comes with torch for CUDA alone, and its functions are no functions to a type-checker
+# pyright: reportPossiblyUnbound=false, reportMissingImports=false, reportIndexIssue=false
 import inspect
 
 import torch
@@ -63,5 +65,5 @@ def ink_on_card(
     block = 1024
     grid = len(points), -(-size * size // block)
     parts = points.contiguous(), down.to(torch.int8).contiguous(), pen.contiguous()
-    _ink[grid](*parts, out, down.shape[1], SIZE=size, BLOCK=block)  # pyright: ignore[reportPossiblyUnbound, reportIndexIssue]
+    _ink[grid](*parts, out, down.shape[1], SIZE=size, BLOCK=block)
     return out

@@ -15,7 +15,7 @@ from onepass.benchmarks.bank import check_enough
 from onepass.benchmarks.hand import Strokes, draw_by_hand
 from onepass.benchmarks.images import Images
 from onepass.benchmarks.invent import invent
-from onepass.benchmarks.kanjivg import read_kanji
+from onepass.benchmarks.kanjivg import CREDIT, read_kanji
 from onepass.benchmarks.views import ViewName
 from onepass.episodes import EpisodeSpec, Split
 from onepass.registry import BENCHMARKS, Natural
@@ -37,7 +37,9 @@ def kanji(
 
     With `validation`, a tenth of the characters is held out for meta-validation.
     """
-    return Images(Kanji(size, invented, validation), view, augment, label_shift)
+    benchmark = Images(Kanji(size, invented, validation), view, augment, label_shift)
+    benchmark.credit = CREDIT
+    return benchmark
 
 
 class Kanji:

@@ -172,7 +172,7 @@ def sample(characters: Sequence[list[Stroke]]) -> tuple[np.ndarray, np.ndarray, 
     stroke = np.repeat(np.arange(len(strokes)), number)
     place = np.arange(len(stroke)) - np.repeat(np.cumsum(number) - number, number)
     at = begin[stroke] + length[stroke] * place / (number[stroke] - 1)
-    drawn = [np.interp(at, walked.ravel(), part.ravel()) for part in (way.real, way.imag)]
+    drawn = [np.interp(at, walked.ravel(), part.ravel()) for part in (np.real(way), np.imag(way))]
 
     count = np.bincount(of_character, number, len(characters)).astype(np.int64)
     row = of_character[stroke]
