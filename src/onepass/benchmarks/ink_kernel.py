@@ -1,7 +1,7 @@
 """The ink of `ink.py` in one pass on a CUDA card: no distance is ever written to memory."""
 
 # triton comes with torch for CUDA alone, and its functions are no functions to a type-checker
-# pyright: reportPossiblyUnbound=false, reportMissingImports=false, reportIndexIssue=false
+# pyright: reportPossiblyUnboundVariable=false, reportMissingImports=false, reportIndexIssue=false
 import inspect
 
 import torch
