@@ -9,10 +9,11 @@ import torch
 from torch.testing import assert_close
 
 from onepass import checks, training
-from onepass.benchmarks import bank
+from onepass.benchmarks import bank, ink_kernel
 from onepass.benchmarks.augment import small_maps
 from onepass.benchmarks.bank import ByClass, Stored
 from onepass.benchmarks.images import Images
+from onepass.benchmarks.ink import ink
 from onepass.benchmarks.views import ViewName, rotate
 from onepass.benchmarks.warp import warp
 from onepass.config import Component, build
@@ -20,7 +21,7 @@ from onepass.episodes import EpisodeSpec
 from onepass.fast import captured_steps
 from onepass.learners import dual, dual_kernel
 from onepass.prefetch import ahead
-from onepass.registry import MIXERS
+from onepass.registry import BENCHMARKS, MIXERS
 from onepass.run import Run
 from onepass.seeds import generator
 from onepass.step import plain_steps
@@ -226,3 +227,40 @@ def test_images_are_turned_and_warped_on_the_card_as_on_the_host():
     ):
         # a pixel that is just between two may become the other
         assert ((made.int() - on_card.cpu().int()).abs() > 1).float().mean() < 1e-3
+
+
+@pytest.mark.parametrize("size", [20, 32, 64])
+def test_the_ink_of_the_kernel_is_that_of_the_definition(size):
+    assert ink_kernel.HAS_KERNEL
+    rng = torch.Generator().manual_seed(0)
+    points = torch.rand(300, 96, 2, generator=rng) * (size + 4) - 2
+    # points are segments too, and one drawing has none
+    points[:, 5] = points[:, 4]
+    down = torch.rand(300, 95, generator=rng) < 0.2
+    down[:, 4], down[0] = True, False
+    pen = torch.rand(300, 3, generator=rng) * torch.tensor([3, 1, 1]) + torch.tensor([0, 0.5, 0])
+    on_card = ink(points.cuda(), down.cuda(), pen.cuda(), size)
+    apart = (on_card.cpu().int() - ink(points, down, pen, size).int()).abs()
+    # float32 may round a grey to its neighbour
+    assert apart.max() <= 1
+    assert (apart > 0).float().mean() < 0.01
+    assert (on_card[0] == 255).all()
+
+
+@pytest.mark.parametrize("name", ["glyphs", "kanji"])
+def test_drawing_by_hand_can_be_recorded(name):
+    benchmark, spec = BENCHMARKS.build(name), EpisodeSpec(4, 2, 2)
+    rng, graph = generator_of(0), torch.cuda.CUDAGraph()
+    try:
+        benchmark.sample("train", spec, 3, rng)
+    except ValueError as error:
+        pytest.skip(str(error))
+    torch.cuda.synchronize()
+    graph.register_generator_state(rng)
+    with torch.cuda.graph(graph):
+        recorded = benchmark.sample("train", spec, 3, rng)
+    for seed in (1, 2):
+        rng.manual_seed(seed)
+        graph.replay()
+        expected = benchmark.sample("train", spec, 3, generator_of(seed))
+        assert_close(recorded, expected, rtol=0, atol=0)

@@ -24,6 +24,7 @@ def describe(config: Config) -> dict[str, Any]:
         count = min(100, length - start)
         z = learner.encode(torch.zeros(1, count, *benchmark.x_shape))
         state = learner.observe(state, z, learner.encode_y(blank_y[:, start : start + count]))
+    credit = {"credit": benchmark.credit} if benchmark.credit else {}
     return {
         "benchmark": config.benchmark.name,
         "learner": config.learner.name,
@@ -37,6 +38,7 @@ def describe(config: Config) -> dict[str, Any]:
         "state_bytes": state_bytes(state),
         "steps": config.steps,
         "data": where_from(config.benchmark.name),
+        **credit,
         "settings": to_json(resolved(config)),
     }
 

@@ -16,6 +16,7 @@ class Benchmark(ABC):
 
     x_shape: tuple[int, ...]
     splits: tuple[Split, ...] = ("train", "validation", "test")
+    credit: str = ""  # owed to others wherever examples are shown
 
     @abstractmethod
     def target(self, spec: EpisodeSpec) -> Target: ...

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from onepass.benchmarks.bank import Bank, check_enough, draw_images
-from onepass.benchmarks.hand import bounds, draw_by_hand
+from onepass.benchmarks.hand import Strokes, draw_by_hand, to_unit_square
 from onepass.benchmarks.images import Images
 from onepass.benchmarks.views import ViewName
 from onepass.episodes import EpisodeSpec, Split
@@ -69,9 +69,8 @@ class Glyphs:
 
     def drawings(self, ids: Int[Tensor, " N"], samples: int, rng: torch.Generator) -> Tensor:
         """[N, samples, 1, size, size]: each class redrawn a few times."""
-        strokes, count = template(ids)
-        strokes, count = (part.repeat_interleave(samples, 0) for part in (strokes, count))
-        return draw_by_hand(strokes, count, rng, self.size).unflatten(0, (-1, samples))
+        again = torch.arange(len(ids), device=ids.device).repeat_interleave(samples)
+        return draw_by_hand(template(ids).rows(again), rng, self.size).unflatten(0, (-1, samples))
 
     def _bank(self, device: torch.device) -> Bank:
         if device not in self._banks:
@@ -84,10 +83,8 @@ class Glyphs:
         return self._banks[device]
 
 
-def template(
-    ids: Int[Tensor, " N"],
-) -> tuple[Float[Tensor, "N strokes points 2"], Int[Tensor, " N"]]:
-    """The strokes of each class in the unit square, and how many it has.
+def template(ids: Int[Tensor, " N"]) -> Strokes:
+    """The strokes of each class in the unit square.
 
     A stroke is a path of some length whose heading turns steadily and sways; all but the first
     start on the one before, as most real characters do.
@@ -111,10 +108,10 @@ def template(
         anchor = strokes[-1][torch.arange(len(ids), device=ids.device), place]
         offset = 0.5 * torch.stack([offset_x[:, m], offset_y[:, m]], -1) - 0.25
         strokes.append(path[:, m] + (anchor + offset)[:, None])
-    points = torch.stack(strokes, 1)
-    drawn = torch.arange(STROKES, device=ids.device) < count[:, None]
-    centre, edge = bounds(points, drawn)
-    return (points - centre[:, None, None]) / edge[:, None, None] + 0.5, count
+    points, number = torch.cat(strokes, 1), POINTS * count
+    points = to_unit_square(points, number)
+    stroke = torch.arange(STROKES, device=ids.device).repeat_interleave(POINTS)
+    return Strokes.of(points, stroke.expand(len(ids), -1), number)
 
 
 def hashed_uniform(ids: Int[Tensor, " N"], columns: int) -> Float[Tensor, "N columns"]:

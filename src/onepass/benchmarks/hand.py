@@ -1,19 +1,73 @@
-"""A hand that draws stroke templates, never twice the same.
+"""A hand that draws characters, never twice the same.
 
-A character is up to M strokes of P points in the unit square. Drawing it shakes each stroke, bends
-the page, joins some strokes, crops tight and inks every pixel by its distance to the nearest
-segment.
+A character is the path of a pen in the unit square, stroke after stroke. Drawing it shakes each
+stroke, bends and slants the whole, joins some strokes, puts it somewhere on the page and inks it.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-WAVES = 3
-# drawings inked at a time: their distances stay in the cache of a CPU, and bounded on a card
-CHUNK = {"cpu": 16, "cuda": 4096}
+from onepass.benchmarks.ink import ink
+
+# of a stroke: how far it turns, stretches, moves, bows to one side and to both (normal)
+TURN, STRETCH, MOVE, BOW, SWAY = 0.10, 0.15, 0.025, 0.035, 0.02
+# of a character: waves that bend it, then slant and aspect (normal)
+WAVES, BEND, SLANT, ASPECT = 3, 0.05, 0.10, 0.12
+# of a writer: how many are fast, and how often those do not lift the pen
+FAST, JOIN = 0.4, 0.35
+# of the page: the part of it that a unit is, more for each stroke, how much that differs, and the
+# distance from the middle (normal)
+UNIT, UNIT_PER_STROKE, ZOOM, OFF_CENTRE = 0.75, 0.01, 0.16, 0.05
+# of the pen: width of the line and reach of the blur, in pixels of a page of 32, and darkness
+WIDTH, REACH, DARKNESS = (1.1, 2.0), (0.7, 1.1), (0.75, 1.0)
+
+
+class Strokes(NamedTuple):
+    """Characters as the points of their strokes, one stroke after the other, then padding."""
+
+    points: Float[Tensor, "N P 2"]
+    stroke: Int[Tensor, "N P"]  # that each point is part of: 0, 1, ...
+    count: Int[Tensor, " N"]  # of points; the rest is padding
+    centre: Float[Tensor, "N P 2"]  # of the point's stroke
+    along: Float[Tensor, "N P"]  # how far the point is along its stroke, from -1 to 1
+
+    @staticmethod
+    def of(points: Tensor, stroke: Tensor, count: Tensor) -> "Strokes":
+        """From the points, in order, and the stroke that each is part of."""
+        place = torch.arange(points.shape[1], device=points.device)
+        real = (place < count[:, None]).long()
+        each = real.new_zeros(len(points), len(place) // 2)
+        number = each.scatter_add(1, stroke, real)
+        first = number.cumsum(1) - number
+        past, last = place - first.gather(1, stroke), number.gather(1, stroke) - 1
+        # the sum over a stroke is that up to its end, less that up to its begin
+        upto = F.pad(points.cumsum(1), (0, 0, 1, 0))
+        ends = [of_stroke(bound, upto) for bound in (first, first + number)]
+        centre = (ends[1] - ends[0]) / number.clamp(min=1)[..., None]
+        along = 2 * past / last.clamp(min=1) - 1
+        return Strokes(points, stroke, count, of_stroke(stroke, centre), along)
+
+    @property
+    def most(self) -> int:
+        """Strokes that there is room for: each has two points or more."""
+        return self.points.shape[1] // 2
+
+    def rows(self, chosen: Int[Tensor, " K"]) -> "Strokes":
+        """Some of the characters, in the order asked for."""
+        return Strokes(*(part[chosen] for part in self))
+
+    def to(self, device: torch.device) -> "Strokes":
+        return Strokes(*(part.to(device) for part in self))
+
+
+def of_stroke(stroke: Int[Tensor, "N P"], each: Float[Tensor, "N M D"]) -> Float[Tensor, "N P D"]:
+    """For every point what its stroke has."""
+    return each.gather(1, stroke[..., None].expand(-1, -1, each.shape[-1]))
 
 
 class Noise:
@@ -32,112 +86,100 @@ class Noise:
 
 
 def draw_by_hand(
-    strokes: Float[Tensor, "N M P 2"],
-    count: Int[Tensor, " N"],
-    rng: torch.Generator,
-    size: int = 32,
+    strokes: Strokes, rng: torch.Generator, size: int = 32
 ) -> UInt8[Tensor, "N 1 S S"]:
     """One fresh drawing of each character, dark ink on white."""
-    noise = Noise(len(strokes), rng)
-    drawn = torch.arange(strokes.shape[1], device=strokes.device) < count[:, None]
-    points = shake_strokes(strokes - 0.5, noise)
-    points = slant_and_stretch(bend_page(points, noise), noise)
-    width = 0.6 + 1.3 * noise.uniform(1) ** 1.5
-    start, stop, visible = segments(points, drawn, noise)
-    centre, scale = page(points, drawn, size, margin=width)
-    start, stop = ((ends - centre) * scale + size / 2 for ends in (start, stop))
-    softness, pressure = 0.5 + 0.5 * noise.uniform(1), 0.45 + 0.55 * noise.uniform(1)
-    chunk = CHUNK.get(strokes.device.type, 256)
-    parts = zip(start.split(chunk), stop.split(chunk), visible.split(chunk), strict=True)
-    distance = torch.cat([ink_distance(a, b, seen, size) for a, b, seen in parts])
-    dark = ((width / 2 + softness / 2 - distance) / softness).clamp(0, 1) * pressure
-    grey = 255 * (1 - dark) + 3 * noise.normal(size * size)
-    return grey.clamp(0, 255).round().to(torch.uint8).view(-1, 1, size, size)
+    noise = Noise(len(strokes.points), rng)
+    points = slant(bend(shake(strokes, noise), noise), noise)
+    down = pen_down(strokes, noise)
+    pen = pick_pen(size, noise)
+    return ink(place_on_page(points, strokes, pen, size, noise), down, pen, size)
 
 
-def shake_strokes(points: Tensor, noise: Noise) -> Float[Tensor, "N M P 2"]:
+def pick_pen(size: int, noise: Noise) -> Float[Tensor, "N 3"]:
+    """Width, reach and darkness."""
+    # less than this would leave gaps on a small page
+    width = (between(WIDTH, noise.uniform(1)) * (size / 32)).clamp(min=0.8)
+    reach = (between(REACH, noise.uniform(1)) * (size / 32)).clamp(min=0.5)
+    # most ink is nearly black
+    return torch.cat([width, reach, between(DARKNESS, noise.uniform(1).sqrt())], 1)
+
+
+def between(limits: tuple[float, float], share: Tensor) -> Tensor:
+    low, high = limits
+    return low + (high - low) * share
+
+
+def shake(strokes: Strokes, noise: Noise) -> Float[Tensor, "N P 2"]:
     """Each stroke a little moved, turned, stretched and bowed."""
-    _, m, p, _ = points.shape
-    centre = points.mean(2, keepdim=True)
-    turn, stretch = 0.10 * noise.normal(m, 1), 1 + 0.15 * noise.normal(m, 1, 1)
-    x, y = (points - centre).unbind(-1)
-    turned = torch.stack([x * turn.cos() - y * turn.sin(), x * turn.sin() + y * turn.cos()], dim=-1)
-    along = torch.linspace(-1, 1, p, device=points.device)[:, None]
-    bow = 0.03 * noise.normal(m, 1, 2) * (1 - along**2)
-    moved = 0.025 * noise.normal(m, 1, 2) + 0.012 * noise.normal(m, p, 2)
-    return centre + turned * stretch + bow + moved
+    numbers = of_stroke(strokes.stroke, noise.normal(strokes.most, 8))
+    turn, stretch, move, bow, sway = numbers.split([1, 1, 2, 2, 2], -1)
+    turn, stretch = TURN * turn, 1 + STRETCH * stretch
+    out = strokes.points - strokes.centre
+    turned = out * turn.cos() + torch.stack([-out[..., 1], out[..., 0]], -1) * turn.sin()
+    along = strokes.along[..., None]
+    bent = (BOW * bow + SWAY * along * sway) * (1 - along**2)
+    return strokes.centre + turned * stretch + MOVE * move + bent - 0.5
 
 
-def bend_page(points: Tensor, noise: Noise) -> Float[Tensor, "N M P 2"]:
+def bend(points: Float[Tensor, "N P 2"], noise: Noise) -> Float[Tensor, "N P 2"]:
     """A smooth warp of the whole character: a few slow sine waves."""
     wave = torch.arange(1, WAVES + 1, device=points.device)
-    strength = 0.06 * noise.normal(1, 1, 2, WAVES) / wave
-    phase = 2 * math.pi * noise.uniform(1, 1, 2, WAVES)
+    strength = BEND * noise.normal(1, 2, WAVES) / wave
+    phase = 2 * math.pi * noise.uniform(1, 2, WAVES)
     across = points.flip(-1)[..., None]
     return points + (strength * torch.sin(math.pi * wave * across + phase)).sum(-1)
 
 
-def slant_and_stretch(points: Tensor, noise: Noise) -> Float[Tensor, "N M P 2"]:
+def slant(points: Float[Tensor, "N P 2"], noise: Noise) -> Float[Tensor, "N P 2"]:
     """Slant, shear and aspect of one writer."""
-    slant = torch.eye(2, device=points.device) + 0.12 * noise.normal(1, 2, 2)
-    slanted = torch.einsum("nmij,nmpj->nmpi", slant, points)
-    return slanted * (1 + 0.18 * noise.normal(1, 1, 2))
+    matrix = torch.eye(2, device=points.device) + SLANT * noise.normal(2, 2)
+    return torch.bmm(points, matrix) * torch.exp(ASPECT * noise.normal(1, 2))
 
 
-def segments(
-    points: Tensor, drawn: Bool[Tensor, "N M"], noise: Noise
-) -> tuple[Float[Tensor, "N S 2"], Float[Tensor, "N S 2"], Bool[Tensor, "N S"]]:
-    """Every line segment; a fast hand does not lift the pen between all strokes."""
-    n, m, p, _ = points.shape
-    fast = noise.uniform(1) < 0.6
-    joined = (noise.uniform(m) < 0.35) & fast & drawn & drawn.roll(-1, 1)
-    joined[:, -1] = False
-    following = points[:, :, 0].roll(-1, 1)[:, :, None]
-    stop = torch.cat([points[:, :, 1:], following], 2)
-    visible = torch.cat([drawn[..., None].expand(n, m, p - 1), joined[..., None]], 2)
-    return points.flatten(1, 2), stop.flatten(1, 2), visible.flatten(1)
+def pen_down(strokes: Strokes, noise: Noise) -> Bool[Tensor, "N segments"]:
+    """Which points are joined to the next: those of a stroke, and more by a fast writer."""
+    stroke = strokes.stroke
+    same = stroke[:, 1:] == stroke[:, :-1]
+    fast = noise.uniform(1) < FAST
+    joined = (noise.uniform(stroke.shape[1] - 1) < JOIN) & fast
+    inside = torch.arange(1, stroke.shape[1], device=stroke.device) < strokes.count[:, None]
+    return (same | joined) & inside
 
 
-def page(
-    points: Tensor, drawn: Bool[Tensor, "N M"], size: int, margin: Float[Tensor, "N 1"]
-) -> tuple[Float[Tensor, "N 1 2"], Float[Tensor, "N 1 1"]]:
-    """Centre and scale that crop tight: the longer edge of the drawing fills the page."""
-    centre, edge = bounds(points, drawn)
-    return centre[:, None], ((size - 1 - margin) / edge)[:, None]
+def place_on_page(
+    points: Float[Tensor, "N P 2"],
+    strokes: Strokes,
+    pen: Float[Tensor, "N 3"],
+    size: int,
+    noise: Noise,
+) -> Float[Tensor, "N P 2"]:
+    """To pixels: of some size, somewhere near the middle, all ink on the page."""
+    low, high = bounds(points, strokes.count)
+    extent = (high - low).clamp(min=1e-3)
+    margin = pen[:, :1] / 2 + pen[:, 1:2]
+    # nobody writes many strokes small
+    unit = UNIT + UNIT_PER_STROKE * strokes.stroke.amax(1, keepdim=True)
+    scale = size * unit * torch.exp(ZOOM * noise.normal(1))
+    scale = torch.minimum(scale, (size - 2 * margin) / extent.amax(-1, keepdim=True))
+    room = (size - scale * extent) / 2 - margin
+    off = (size * OFF_CENTRE * noise.normal(2)).clamp(-room, room)
+    return (points - ((low + high) / 2)[:, None]) * scale[:, None] + (size / 2 + off)[:, None]
 
 
 def bounds(
-    points: Float[Tensor, "N M P 2"], drawn: Bool[Tensor, "N M"]
-) -> tuple[Float[Tensor, "N 2"], Float[Tensor, "N 1"]]:
-    """Centre and longer edge of what is drawn."""
-    hidden = ~drawn[:, :, None, None]
-    low = points.masked_fill(hidden, math.inf).amin((1, 2))
-    high = points.masked_fill(hidden, -math.inf).amax((1, 2))
-    return (low + high) / 2, (high - low).amax(-1, keepdim=True).clamp(min=1e-2)
+    points: Float[Tensor, "N P 2"], count: Int[Tensor, " N"]
+) -> tuple[Float[Tensor, "N 2"], Float[Tensor, "N 2"]]:
+    """The corners of the box around what is drawn."""
+    padding = (torch.arange(points.shape[1], device=points.device) >= count[:, None])[..., None]
+    low = points.masked_fill(padding, math.inf).amin(1)
+    return low, points.masked_fill(padding, -math.inf).amax(1)
 
 
-def ink_distance(
-    start: Float[Tensor, "N S 2"],
-    stop: Float[Tensor, "N S 2"],
-    visible: Bool[Tensor, "N S"],
-    size: int,
-) -> Float[Tensor, "N pixels"]:
-    """How far each pixel is from the nearest visible segment.
-
-    With a the start, d the way along a segment and t in [0, 1] the nearest point of it,
-    |p - a - t d|^2 = |p - a|^2 - t (2 (p - a).d - t |d|^2); the products are matrix products.
-    """
-    edge = torch.arange(size, device=start.device) + 0.5 - size / 2
-    y, x = torch.meshgrid(edge, edge, indexing="ij")
-    pixels = torch.stack([x, y], -1).view(-1, 2)
-    start, stop = start - size / 2, stop - size / 2
-    # a hidden segment is a point far away
-    start = start.masked_fill(~visible[..., None], 1e3)
-    way = torch.where(visible[..., None], stop - start, 0.0)
-    length = way.square().sum(-1)[:, None] + 1e-6
-    along = pixels @ way.mT - (start * way).sum(-1)[:, None]
-    nearest = (along / length).clamp_(0, 1)
-    offset = pixels.square().sum(-1)[:, None] + start.square().sum(-1)[:, None]
-    squared = torch.baddbmm(offset, pixels.expand(len(start), -1, -1), start.mT, alpha=-2)
-    squared -= nearest * (2 * along - nearest * length)
-    return squared.amin(-1).clamp(min=1e-8).sqrt()
+def to_unit_square(
+    points: Float[Tensor, "N P 2"], count: Int[Tensor, " N"]
+) -> Float[Tensor, "N P 2"]:
+    """In the middle of the unit square, the longer edge 1."""
+    low, high = bounds(points, count)
+    edge = (high - low).amax(-1).clamp(min=1e-2)
+    return (points - ((low + high) / 2)[:, None]) / edge[:, None, None] + 0.5
