@@ -9,10 +9,11 @@ from einops import rearrange
 from torch import nn
 from torch.testing import assert_close
 
+from onepass import checks
 from onepass.benchmarks.base import draw
 from onepass.config import Component, Config
 from onepass.describe import describe
-from onepass.encoders import IMAGE_ENCODERS, make_encoder
+from onepass.encoders import IMAGE_ENCODERS, by_patches, make_encoder
 from onepass.episodes import EpisodeSpec
 from onepass.learner import encode_episodes, probe
 from onepass.mixers.attention import Attention
@@ -341,3 +342,16 @@ def test_dropout_is_on_both_branches_and_not_on_attention():
     # everything a branch says is dropped, so that the block passes x through
     assert_close(block.scan(x, block.init_state(2))[0], x)
     assert not [m for m in block.mixer.modules() if isinstance(m, nn.Dropout)]
+
+
+@pytest.mark.parametrize(("channels", "stride"), [(1, 1), (1, 2), (3, 2)])
+def test_a_product_with_patches_is_a_convolution(channels, stride):
+    x = torch.randn(4, channels, 7, 8, dtype=torch.float64)
+    weight = torch.randn(5, channels, 3, 3, dtype=torch.float64, requires_grad=True)
+    expected = F.conv2d(x, weight, stride=stride, padding=1)
+    found = by_patches(x, weight, stride)
+    assert_close(found, expected, **checks.TIGHT)
+    slope = torch.randn_like(expected)
+    assert_close(
+        *(torch.autograd.grad(out, weight, slope) for out in (found, expected)), **checks.TIGHT
+    )
