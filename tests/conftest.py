@@ -14,8 +14,8 @@ from jaxtyping import install_import_hook
 
 # every shape and type that a signature promises is checked while the tests run; but not on a card,
 # where steps are compiled, and no compiler sees through the checks
-checked = install_import_hook("onepass", "beartype.beartype")
-with nullcontext() if torch.cuda.is_available() else checked:
+on_card = torch.cuda.is_available()
+with nullcontext() if on_card else install_import_hook("onepass", "beartype.beartype"):
     from onepass import checks, describe, quickstart, training  # noqa: F401
     from onepass.config import Component, Config
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch._dynamo.exc
+import torch._functorch.config
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -43,7 +44,7 @@ def captured_steps(
     device = next(learner.parameters()).device
     rng, resident = torch.Generator(device), benchmark.on_device(device)
     loss = compiled_loss(tell) if compiled and has_triton() else meta_loss
-    places: dict[str, Drawn] = {}
+    tell, places = once(tell), {}
     phases: dict[tuple[str, bool], Phase] = {}
 
     def begin(step: int) -> None:
@@ -68,6 +69,18 @@ def captured_steps(
                 )
                 next(phase)
             yield phases[objective, guided].send(step)
+
+
+def once(tell: Tell) -> Tell:
+    """The same line only the first time."""
+    said: set[str] = set()
+
+    def tell_new(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            tell(line)
+
+    return tell_new
 
 
 def hold(places: dict[str, Drawn], objective: str, drawn: Drawn) -> None:
@@ -104,7 +117,8 @@ def phase_steps(
         graph.register_generator_state(rng)
         optimiser.zero_grad(set_to_none=True)
         begin(step)
-        with torch.cuda.graph(graph, stream=stream):
+        # other threads may draw ahead meanwhile
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             losses = now(step)
     except RuntimeError as error:
         tell(f"steps are taken one by one, since they cannot be recorded: {first_line(error)}")
@@ -155,6 +169,8 @@ def _set_waiting(mode: int | str) -> None:
 
 def compiled_loss(tell: Tell) -> Callable[..., MetaLoss]:
     """`meta_loss` with its small kernels melted together; as it is where that does not work."""
+    # seen in torch 2.11: of what this cache gives back, views of inputs lead to freed memory
+    torch._functorch.config.enable_autograd_cache = False
     compiled, failed = torch.compile(meta_loss, dynamic=False), False
 
     def loss(*arguments: Any) -> MetaLoss:
