@@ -179,7 +179,10 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
     [
         (["trane"], "No such command 'trane'. Did you mean 'train'? There are: check, data list,"),
         (["train", "glyphs"], "Missing argument 'learner'"),
-        (["train", "glyps", "pn"], "no benchmark 'glyps'; there are: glyphs, kanji, omniglot, sine"),
+        (
+            ["train", "glyps", "pn"],
+            "no benchmark 'glyps'; there are: glyphs, kanji, omniglot, sine",
+        ),
         (
             ["train", "glyphs", "pnn"],
             "no learner 'pnn'; there are: anml, gemcl, linear_transformer",
