@@ -119,7 +119,7 @@ def test_version(command):
 def test_list_for_scripts(command):
     there = json.loads(command("list", "--json").stdout)
     assert set(there) == {"benchmarks", "views", "learners", "mixers", "recipes"}
-    assert {"glyphs", "omniglot", "sine"} <= set(there["benchmarks"])
+    assert {"glyphs", "kanji", "omniglot", "sine"} <= set(there["benchmarks"])
     sizes = {"transformer", "transformer_s", "transformer_m", "transformer_xl"}
     methods = {"linear_transformer", "performer", "oml", "oml_xl", "anml", "pn", "gemcl"}
     assert sizes | methods | {"online", "offline"} <= set(there["learners"])
@@ -128,7 +128,7 @@ def test_list_for_scripts(command):
     assert there["views"] == ["classify", "completion", "rotation"]
     said = command("list").stdout
     assert "transformer_xl" in said
-    assert "A view says what is asked of glyphs, omniglot: benchmark.view=rotation" in said
+    assert "A view says what is asked of glyphs, kanji, omniglot: benchmark.view=rotation" in said
 
 
 def test_describe_for_scripts_and_people(command):
