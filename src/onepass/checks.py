@@ -16,72 +16,14 @@ from onepass.benchmarks.base import Benchmark, draw
 from onepass.config import Component, build_learner
 from onepass.episodes import Episodes, EpisodeSpec
 from onepass.learner import Learner, encode_episodes, probe, states
+from onepass.mixer_laws import EXACT, MIXER_LAWS, TIGHT, WIDTH, assert_same_gradients
 from onepass.mixers.base import Mixer
 from onepass.objectives import meta_loss, midstream
 from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
 from onepass.targets import Classes
 from onepass.tree import span, state_bytes
 
-TIGHT: dict[str, Any] = dict(rtol=1e-9, atol=1e-9)
-EXACT: dict[str, Any] = dict(rtol=0, atol=0)
-WIDTH = 16
 SPEC = EpisodeSpec(tasks=4, shots=3, queries=2)
-
-
-def check_scan_is_repeated_step(mixer: Mixer):
-    # the last one is longer than any chunk that a fast form works in
-    for length in (0, 1, 2, 7, 33, 150):
-        x = _tokens(3, length).requires_grad_()
-        _, warm = mixer.scan(_tokens(3, 5), mixer.init_state(3))
-        fast, fast_state = mixer.scan(x, warm)
-        slow, slow_state = Mixer.scan(mixer, x, warm)
-        assert_close(fast, slow, **TIGHT)
-        assert_close(tree_leaves(fast_state), tree_leaves(slow_state), **TIGHT)
-        if length:
-            _assert_same_gradients(fast, slow, [x, *mixer.parameters()])
-
-
-def check_peek_is_a_dropped_scan(mixer: Mixer):
-    _, state = mixer.scan(_tokens(3, 6), mixer.init_state(3))
-    before = tree_map(torch.clone, state)
-    for chunk in (1, 3):
-        queries = _tokens(3, 4 * chunk).unflatten(1, (4, chunk)).requires_grad_()
-        fast = mixer.peek(queries, state)
-        slow = torch.stack([Mixer.scan(mixer, q, state)[0] for q in queries.unbind(1)], dim=1)
-        assert_close(fast, slow, **TIGHT)
-        _assert_same_gradients(fast, slow, [queries, *mixer.parameters()])
-    assert_close(tree_leaves(state), tree_leaves(before), **EXACT)
-
-
-def check_mix_is_scan_and_peek(mixer: Mixer):
-    stops = torch.tensor([[9, 9, 9], [0, 4, 9], [2, 9, 2]])
-    for chunk, stop in ((1, stops), (2, stops), (1, None), (2, None)):
-        x, queries = _tokens(3, 9).requires_grad_(), _tokens(3, 3 * chunk).unflatten(1, (3, chunk))
-        fast, slow = mixer.mix(x, queries, stop), Mixer.mix(mixer, x, queries, stop)
-        assert_close(fast[:2], slow[:2], **TIGHT)
-        _assert_same_gradients(
-            torch.cat([fast.stream, fast.queries.flatten(1, 2)], 1),
-            torch.cat([slow.stream, slow.queries.flatten(1, 2)], 1),
-            [x, *mixer.parameters()],
-        )
-
-
-def check_guidance_looks_no_further_than_the_stop(mixer: Mixer):
-    x, queries = _tokens(3, 9), _tokens(3, 6).unflatten(1, (3, 2))
-    own = torch.zeros(3, 3, 9, dtype=torch.bool)
-    own[:, :, 1:4] = True
-    stop = torch.full((3, 3), 6)
-    cut, whole = mixer.mix(x[:, :6], queries, None, own[..., :6]), mixer.mix(x, queries, stop, own)
-    assert_close(whole.guidance, cut.guidance, **TIGHT)
-    assert_close(whole.queries, cut.queries, **TIGHT)
-
-
-def check_causal(mixer: Mixer):
-    x = _tokens(1, 9).requires_grad_()
-    output, _ = mixer.scan(x, mixer.init_state(1))
-    (slope,) = torch.autograd.grad(output[:, 4].sum(), x)
-    assert slope[:, 5:].abs().max() == 0, "a token sees a later one"
-    assert slope[:, :5].abs().amax(-1).min() > 0, "an earlier token has no influence at all"
 
 
 def check_chunking_is_invisible(
@@ -128,7 +70,7 @@ def check_midstream_is_stop_by_stop(learner: Learner, benchmark: Benchmark):
         slow = torch.where(asked, answers, slow)
     assert_close(fast, slow, **TIGHT)
     if parameters := [p for p in learner.parameters() if p.requires_grad]:
-        _assert_same_gradients(fast, slow, parameters)
+        assert_same_gradients(fast, slow, parameters)
 
 
 def check_answers_are_not_leaked(learner: Learner, benchmark: Benchmark):
@@ -216,13 +158,6 @@ def check_episodes_have_the_shape_asked_for(benchmark: Benchmark):
         assert train.y.shape[2:] == (target.outputs,), "y is not what the target says"
 
 
-MIXER_LAWS = [
-    check_scan_is_repeated_step,
-    check_peek_is_a_dropped_scan,
-    check_mix_is_scan_and_peek,
-    check_guidance_looks_no_further_than_the_stop,
-    check_causal,
-]
 LEARNER_LAWS = [
     check_chunking_is_invisible,
     check_streaming_gives_the_same_gradients,
@@ -304,10 +239,6 @@ def _answerable(name: str, options: dict[str, Any]) -> list[str]:
     return [data for data in ("glyphs", "sine") if data not in refused]
 
 
-def _tokens(batch: int, length: int) -> Tensor:
-    return torch.randn(batch, length, WIDTH, dtype=torch.float64)
-
-
 def _episodes(learner: Learner, benchmark: Benchmark) -> Episodes:
     rng = torch.Generator().manual_seed(0)
     episodes = draw(benchmark, learner.target, "test", SPEC, 2, rng)
@@ -316,15 +247,3 @@ def _episodes(learner: Learner, benchmark: Benchmark) -> Episodes:
 
 def _draw(benchmark: Benchmark, seed: int) -> Episodes:
     return benchmark.sample("train", SPEC, 5, torch.Generator().manual_seed(seed))
-
-
-def _assert_same_gradients(a: Tensor, b: Tensor, inputs: Sequence[Tensor]):
-    weight = torch.randn_like(a)
-    gradients = (
-        torch.autograd.grad((out * weight).sum(), inputs, retain_graph=True, allow_unused=True)
-        for out in (a, b)
-    )
-    for left, right in zip(*gradients, strict=True):
-        assert (left is None) == (right is None), "one form uses a parameter, the other does not"
-        if left is not None:
-            assert_close(left, right, **TIGHT)

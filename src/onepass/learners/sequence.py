@@ -92,8 +92,8 @@ class SequenceLearner(Learner):
         queries = self.tokens.queries(encoded.queries, encoded.answers)
         own = None if own is None else own.repeat_interleave(per_example, dim=2)
         stop = None if stop is None else stop * per_example
-        mixed = self.mixer.mix(stream, queries, stop, own)
-        return self._spelled(self.head(mixed.queries)), mixed.guidance
+        asked = self.mixer.ask(stream, queries, stop, own)
+        return self._spelled(self.head(asked.queries)), asked.guidance
 
     def _alone(self, z: Tensor) -> Tensor:
         """Queries with nothing of their answer given."""

@@ -8,7 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from onepass.mixers.base import Mixed, Mixer, guided_heads
+from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
 from onepass.registry import MIXERS
 
 
@@ -57,15 +57,33 @@ class Attention(Mixer):
         projected = self._project(torch.cat([x, queries.flatten(1, 2)], 1))
         q, k, v = projected[..., :length, :]
         along = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        seen = None if stop is None else torch.arange(length, device=x.device) < stop[..., None]
-        asked = projected[..., length:, :]
-        answers, past = _read(asked, KeysValues(k, v), queries.shape[2], seen)
+        asked, chunk = projected[..., length:, :], queries.shape[2]
+        answers, guidance = self._answers(asked, KeysValues(k, v), chunk, stop, own)
         mixed = self.out(rearrange(torch.cat([along, answers], 2), "b h l k -> b l (h k)"))
-        guided = past[:, : guided_heads(self.heads)]
-        guidance = x.new_zeros(()) if own is None else _misplaced(guided, own)
         return Mixed(
             mixed[:, :length], mixed[:, length:].unflatten(1, queries.shape[1:3]), guidance
         )
+
+    def ask(self, x, queries, stop=None, own=None):
+        width, chunk = x.shape[-1], queries.shape[2]
+        # of the stream only keys and values
+        both = F.linear(x, self.qkv.weight[width:], self.qkv.bias[width:])
+        past = rearrange(both, "b l (two h k) -> two b h l k", two=2, h=self.heads)
+        asked = self._project(queries.flatten(1, 2))
+        answers, guidance = self._answers(asked, KeysValues(*past), chunk, stop, own)
+        mixed = self.out(rearrange(answers, "b h l k -> b l (h k)"))
+        return Asked(mixed.unflatten(1, queries.shape[1:3]), guidance)
+
+    def _answers(
+        self, asked: Tensor, past: KeysValues, chunk: int, stop: Tensor | None, own: Tensor | None
+    ) -> tuple[Float[Tensor, "B H L K"], Float[Tensor, ""]]:
+        """What queries read, and the guidance loss."""
+        place = torch.arange(past.keys.shape[2], device=asked.device)
+        seen = None if stop is None else place < stop[..., None]
+        answers, logits = _read(asked, past, chunk, seen)
+        if own is None:
+            return answers, answers.new_zeros(())
+        return answers, _misplaced(logits[:, : guided_heads(self.heads)], own)
 
 
 def _read(

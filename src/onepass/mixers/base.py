@@ -18,6 +18,13 @@ class Mixed(NamedTuple):
     guidance: Float[Tensor, ""]
 
 
+class Asked(NamedTuple):
+    """The same without the stream."""
+
+    queries: Float[Tensor, "B Q C D"]
+    guidance: Float[Tensor, ""]
+
+
 def guided_heads(heads: int) -> int:
     """How many heads the attention loss is for: the first half, as in the paper."""
     return max(1, heads // 2)
@@ -31,7 +38,8 @@ class Mixer(nn.Module, ABC):
     - `scan(x, s)` is `step` on x[:, 0], x[:, 1], ... in turn;
     - `peek(x, s)` is `scan` on each short chunk x[:, q] separately, all from s, states dropped;
     - `mix(x, queries, stop)` is a scan of the whole stream from the start, with query q peeked
-      after the first stop[:, q] tokens, or after all of them where stop is None.
+      after the first stop[:, q] tokens, or after all of them where stop is None;
+    - `ask(x, queries, stop)` is `mix` where nobody reads what the stream becomes.
 
     A mixer that attends to single past tokens also says, where `own` marks the stream tokens of
     each query's own task, how much weight it misplaces (the paper's attention loss); for all
@@ -76,3 +84,12 @@ class Mixer(nn.Module, ABC):
             done = cut
         output, _ = self.scan(x[:, done:], state)
         return Mixed(torch.cat([*outputs, output], dim=1), answers, x.new_zeros(()))
+
+    def ask(
+        self,
+        x: Float[Tensor, "B L D"],
+        queries: Float[Tensor, "B Q C D"],
+        stop: Int[Tensor, "B Q"] | None = None,
+        own: Bool[Tensor, "B Q L"] | None = None,
+    ) -> Asked:
+        return Asked(*self.mix(x, queries, stop, own)[1:])

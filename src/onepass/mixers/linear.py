@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from onepass.mixers.base import Mixed, Mixer, guided_heads
+from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
 from onepass.registry import MIXERS
 
-CHUNK = 128
+LONGEST = 256  # chunk of tokens that look at each other one by one
 # a log-scale below any other, yet finite: the difference of two of them is 0, not NaN
 LOWEST = -1e30
 
@@ -29,11 +29,21 @@ class Sums(NamedTuple):
     scale: Float[Tensor, "B H"]  # the largest m_s so far
 
 
+class Past(NamedTuple):
+    k: Float[Tensor, "B H L F"]
+    v: Float[Tensor, "B H L V"]
+    scale: Float[Tensor, "B H L"]  # m of the keys
+
+
 class Projected(NamedTuple):
     q: Float[Tensor, "B H L F"]
     k: Float[Tensor, "B H L F"]
     v: Float[Tensor, "B H L V"]
-    scale: Float[Tensor, "B H L"]  # m of the keys
+    scale: Float[Tensor, "B H L"]
+
+    @property
+    def past(self) -> Past:
+        return Past(*self[1:])
 
 
 class Elu(nn.Module):
@@ -92,6 +102,9 @@ class LinearAttention(Mixer):
         self.heads, self.phi, self.key, self.value = heads, features, key, value
         self.qkv = nn.Linear(width, heads * (2 * key + value))
         self.out = nn.Linear(heads * value, width)
+        # a token costs c (F + V) within a chunk of c, and F V with the state of the chunk before
+        even = features.features * value // (features.features + value)
+        self.chunk = max(64, min(LONGEST, 4 * even))
 
     def init_state(self, batch):
         zeros = self.qkv.weight.new_zeros
@@ -100,13 +113,18 @@ class LinearAttention(Mixer):
 
     def _project(self, x: Float[Tensor, "B L D"]) -> Projected:
         widths = [self.heads * width for width in (self.key, self.key, self.value)]
-        parts = self.qkv(x).split(widths, -1)
-        q, k, v = (rearrange(part, "b l (h k) -> b h l k", h=self.heads) for part in parts)
+        q, k, v = self.qkv(x).split(widths, -1)
+        return Projected(self._features(q)[0], *self._past(k, v))
+
+    def _past(self, k: Tensor, v: Tensor) -> Past:
+        k, scale = self._features(k)
+        return Past(k, rearrange(v, "b l (h v) -> b h l v", h=self.heads).to(k.dtype), scale)
+
+    def _features(self, x: Float[Tensor, "B L HK"]) -> tuple[Tensor, Tensor]:
         # sums of many tokens: in full precision also under autocast
         with torch.autocast(x.device.type, enabled=False):
-            wide = self.qkv.weight.dtype
-            (q, _), (k, scale) = self.phi(q.to(wide)), self.phi(k.to(wide))
-            return Projected(q, k, v.to(wide), scale)
+            heads = rearrange(x, "b l (h k) -> b h l k", h=self.heads)
+            return self.phi(heads.to(self.qkv.weight.dtype))
 
     def step(self, x, state):
         p = self._project(x[:, None])
@@ -130,54 +148,81 @@ class LinearAttention(Mixer):
         return self._along(self._project(x), state)
 
     def peek(self, x, state):
-        return self._read(self._project(x.flatten(1, 2)), state, x.shape[2])
+        asked, chunk = self._project(x.flatten(1, 2)), x.shape[2]
+        with torch.autocast(x.device.type, enabled=False):
+            mixed = _read(asked, state, chunk)
+        return self._out(mixed, chunk)
 
     def mix(self, x, queries, stop=None, own=None):
-        past, chunk = self._project(x), queries.shape[2]
-        stream, state = self._along(past, self.init_state(x.shape[0]))
-        asked = self._project(queries.flatten(1, 2))
+        tokens = self._project(x)
+        stream, state = self._along(tokens, None)
+        return Mixed(stream, *self._answers(queries, tokens.past, state, stop, own))
+
+    def ask(self, x, queries, stop=None, own=None):
+        # of the stream only keys and values
+        first = self.heads * self.key
+        both = nn.functional.linear(x, self.qkv.weight[first:], self.qkv.bias[first:])
+        past = self._past(*both.split([first, self.heads * self.value], -1))
+        long = stop is None and x.shape[1] > self.chunk
         with torch.autocast(x.device.type, enabled=False):
-            # the weights on single tokens, of those heads for which stops or guidance need them
+            state = _remembered(past, None) if long else None
+        return Asked(*self._answers(queries, past, state, stop, own))
+
+    def _answers(
+        self,
+        queries: Float[Tensor, "B Q C D"],
+        past: Past,
+        state: Sums | None,
+        stop: Int[Tensor, "B Q"] | None,
+        own: Bool[Tensor, "B Q T"] | None,
+    ) -> Asked:
+        """What queries read: of a long past from its state, of a short one token by token."""
+        asked, chunk = self._project(queries.flatten(1, 2)), queries.shape[2]
+        length = past.k.shape[2]
+        by_state = stop is None and length > self.chunk
+        with torch.autocast(queries.device.type, enabled=False):
+            # the weights on single tokens, of those heads for which they are needed
             guided = guided_heads(self.heads) if own is not None else 0
-            heads = guided if stop is None else self.heads
-            place = torch.arange(x.shape[1], device=x.device)
+            heads = guided if by_state else self.heads
+            place = torch.arange(length, device=queries.device)
             seen = None if stop is None else place < stop[..., None]
             weight, scale = _attend(asked.q[:, :heads], past, heads, seen, chunk)
-            if stop is None:
-                answers = self._read(asked, state, chunk)
+            if by_state:
+                assert state is not None
+                mixed = _read(asked, state, chunk)
             else:
                 values = torch.einsum("bhlt,bhtv->bhlv", weight, past.v)
-                answers = self._out(_with_own(asked, values, weight.sum(-1), scale, chunk), chunk)
-            guidance = x.new_zeros(())
+                mixed = _with_own(asked, values, weight.sum(-1), scale, chunk)
+            guidance = queries.new_zeros(())
             if own is not None:
                 guidance = _misplaced(weight[:, :guided].unflatten(2, (-1, chunk)), own)
-        return Mixed(stream, answers, guidance)
+        return Asked(self._out(mixed, chunk), guidance)
 
-    def _along(self, p: Projected, state: Sums) -> tuple[Float[Tensor, "B L D"], Sums]:
-        """A whole stream, chunk by chunk."""
+    def _along(self, p: Projected, state: Sums | None) -> tuple[Float[Tensor, "B L D"], Sums]:
+        """A whole stream, chunk by chunk; without a state, from the start."""
         outputs = []
         with torch.autocast(p.q.device.type, enabled=False):
             # split, not sliced: the way back through each slice would touch the whole stream
-            for chunk in zip(*(part.split(CHUNK, 2) for part in p), strict=True):
+            for chunk in zip(*(part.split(self.chunk, 2) for part in p), strict=True):
                 output, state = _chunk(Projected(*chunk), state)
                 outputs.append(output)
+        assert state is not None
         return self.out(rearrange(torch.cat(outputs, 2), "b h l v -> b l (h v)")), state
-
-    def _read(self, p: Projected, state: Sums, chunk: int) -> Float[Tensor, "B Q C D"]:
-        """Queries of `chunk` tokens, all from one state."""
-        with torch.autocast(p.q.device.type, enabled=False):
-            past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values)
-            total = torch.einsum("bhlf,bhf->bhl", p.q, state.keys)
-            mixed = _with_own(p, past, total, state.scale[..., None], chunk)
-        return self._out(mixed, chunk)
 
     def _out(self, mixed: Float[Tensor, "B H L V"], chunk: int) -> Float[Tensor, "B Q C D"]:
         return self.out(rearrange(mixed, "b h l v -> b l (h v)")).unflatten(1, (-1, chunk))
 
 
+def _read(p: Projected, state: Sums, chunk: int) -> Float[Tensor, "B H L V"]:
+    """Queries of `chunk` tokens, all from one state."""
+    past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values)
+    total = torch.einsum("bhlf,bhf->bhl", p.q, state.keys)
+    return _with_own(p, past, total, state.scale[..., None], chunk)
+
+
 def _attend(
     q: Float[Tensor, "B H L F"],
-    past: Projected,
+    past: Past,
     heads: int,
     seen: Bool[Tensor, "B Q T"] | None,
     chunk: int,
@@ -191,19 +236,32 @@ def _attend(
     return weight * (log - largest).exp(), largest[..., 0]
 
 
-def _chunk(p: Projected, state: Sums) -> tuple[Float[Tensor, "B H L V"], Sums]:
+def _chunk(p: Projected, state: Sums | None) -> tuple[Float[Tensor, "B H L V"], Sums]:
     """Tokens in a row: a triangle among themselves, one product with the state."""
-    running = torch.cat([state.scale[..., None], p.scale], -1).detach().cummax(-1).values
-    before, running, scale = running[..., 0], running[..., 1:], running[..., -1]
+    scales = p.scale if state is None else torch.cat([state.scale[..., None], p.scale], -1)
+    running = scales.detach().cummax(-1).values[..., -p.scale.shape[-1] :]
     factor = (p.scale[..., None, :] - running[..., None]).tril().exp().tril()
     weight = torch.einsum("bhlf,bhtf->bhlt", p.q, p.k) * factor
-    decay = (before[..., None] - running).exp()
-    past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values) * decay[..., None]
-    total = weight.sum(-1) + torch.einsum("bhlf,bhf->bhl", p.q, state.keys) * decay
-    output = (torch.einsum("bhlt,bhtv->bhlv", weight, p.v) + past) / floored(total)[..., None]
-    keep, keys = (before - scale).exp(), p.k * (p.scale - scale[..., None]).exp()[..., None]
-    values = keep[..., None, None] * state.values + torch.einsum("bhtf,bhtv->bhfv", keys, p.v)
-    return output, Sums(values, keep[..., None] * state.keys + keys.sum(2), scale)
+    total, mixed = weight.sum(-1), torch.einsum("bhlt,bhtv->bhlv", weight, p.v)
+    if state is not None:
+        decay = (state.scale[..., None] - running).exp()
+        total = total + torch.einsum("bhlf,bhf->bhl", p.q, state.keys) * decay
+        past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values)
+        mixed = mixed + past * decay[..., None]
+    return mixed / floored(total)[..., None], _remembered(p.past, state)
+
+
+def _remembered(p: Past, state: Sums | None) -> Sums:
+    """The state after these tokens."""
+    scale = p.scale.detach().amax(-1)
+    if state is not None:
+        scale = torch.maximum(scale, state.scale)
+    key = p.k * (p.scale - scale[..., None]).exp()[..., None]
+    values, keys = torch.einsum("bhtf,bhtv->bhfv", key, p.v), key.sum(2)
+    if state is not None:
+        keep = (state.scale - scale).exp()[..., None]
+        values, keys = values + keep[..., None] * state.values, keys + keep * state.keys
+    return Sums(values, keys, scale)
 
 
 def _with_own(

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from onepass.mixers.base import Mixed, Mixer
+from onepass.mixers.base import Asked, Mixed, Mixer
 
 
 class Block(Mixer):
@@ -57,6 +57,10 @@ class Block(Mixer):
         length = x.shape[1]
         answers = tokens[:, length:].unflatten(1, queries.shape[1:3])
         return Mixed(tokens[:, :length], answers, mixed.guidance)
+
+    def ask(self, x, queries, stop=None, own=None):
+        asked = self.mixer.ask(self.norm_mixer(x), self.norm_mixer(queries), stop, own)
+        return Asked(self._add(queries, asked.queries), asked.guidance)
 
 
 class Position(Mixer):
@@ -124,8 +128,17 @@ class Stack(Mixer):
         return x
 
     def mix(self, x, queries, stop=None, own=None):
+        return self._mixed(self._mixers(), x, queries, stop, own)
+
+    def ask(self, x, queries, stop=None, own=None):
+        *layers, last = self._mixers()
+        x, queries, guidance = self._mixed(layers, x, queries, stop, own)
+        asked = last.ask(x, queries, stop, own)
+        return Asked(asked.queries, guidance + asked.guidance)
+
+    def _mixed(self, layers: list[Mixer], x, queries, stop, own) -> Mixed:
         guidance = x.new_zeros(())
-        for layer in self._mixers():
+        for layer in layers:
             x, queries, misplaced = layer.mix(x, queries, stop, own)
             guidance = guidance + misplaced
         return Mixed(x, queries, guidance)
