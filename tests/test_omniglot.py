@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onepass.benchmarks.store import as_bank, checksum, hold_out, read_store
 from PIL import Image
 from torch.testing import assert_close
 
 from onepass.benchmarks import omniglot
 from onepass.benchmarks.omniglot import DRAWINGS, Omniglot, prepare
-from onepass.benchmarks.store import as_bank, checksum, hold_out, read_store
 from onepass.episodes import EpisodeSpec
 from onepass.files import data_dir
 

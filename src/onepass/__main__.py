@@ -4,7 +4,8 @@ import sys
 
 import typer
 
-from onepass.cli import app, data_app
+from onepass.cli import app
+from onepass.cli_data import data_app
 from onepass.signals import Interrupted
 
 

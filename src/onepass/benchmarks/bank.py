@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from onepass.data.store import Store
 from onepass.episodes import Episodes, EpisodeSpec, Examples, distinct, task_ids
 
 
@@ -62,3 +64,10 @@ def split_shots(x: Float[Tensor, "B K S *x"], spec: EpisodeSpec) -> Episodes:
         return Examples(part.flatten(1, 2), task, task)
 
     return Episodes(train=examples(x[:, :, : spec.shots]), test=examples(x[:, :, spec.shots :]))
+
+
+def as_bank(store: Store) -> Bank:
+    """All of a store, in memory."""
+    start, count = torch.tensor(store.starts), torch.tensor(store.manifest.counts)
+    images = torch.from_numpy(np.array(store.images))
+    return Bank(images, start, count, max(store.manifest.counts))
