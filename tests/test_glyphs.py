@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from onepass.benchmarks.glyphs import CLASSES, FIRST, Glyphs, _different, hashed_uniform, template
+from onepass.benchmarks.glyphs import CLASSES, FIRST, Glyphs, glyphs, hashed_uniform, template
 from onepass.benchmarks.hand import draw_by_hand, ink_distance
+from onepass.benchmarks.images import Images
 from onepass.episodes import EpisodeSpec
 
 SPEC = EpisodeSpec(tasks=5, shots=2, queries=1)
@@ -32,7 +33,7 @@ def some_ids(count: int, seed: int = 0):
 
 
 def drawings(ids, samples: int, seed: int = 0):
-    return Glyphs().draw(ids, samples, torch.Generator().manual_seed(seed))
+    return Glyphs().drawings(ids, samples, torch.Generator().manual_seed(seed))
 
 
 def test_the_oracle_gives_the_published_numbers():
@@ -82,36 +83,17 @@ def test_classes_differ():
     assert len(seen) == 500
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 5, 7, 30])
-def test_no_class_comes_twice_in_an_episode(tasks, monkeypatch):
-    # of 2**30 classes one would hardly come twice by chance, of 30 it would
-    monkeypatch.setattr("onepass.benchmarks.glyphs.CLASSES", 30)
-    ids = _different(tasks, 50, torch.Generator().manual_seed(0))
-    assert ids.min() >= 0
-    assert ids.max() < 30
-    for episode in ids.tolist():
-        assert len(set(episode)) == tasks
-
-
-def test_class_numbers_reach_all_of_a_split():
-    ids = _different(3, 2000, torch.Generator().manual_seed(0)).double() / CLASSES
-    # 6,000 uniform numbers: the mean is within 0.02 of the middle at more than 5 deviations
-    assert ids.mean().item() == pytest.approx(0.5, abs=0.02)
-    assert ids.min() < 0.01
-    assert ids.max() > 0.99
-
-
 @pytest.mark.parametrize("bank", [0, 8], ids=["fresh", "bank"])
 def test_splits_share_no_class(bank, monkeypatch):
-    glyphs, used = Glyphs(bank=bank), {}
-    for split in glyphs.splits:
+    source, used = Glyphs(bank=bank), {}
+    for split in source.splits:
 
-        def draw(ids, samples, rng, split=split):
+        def drawings(ids, samples, rng, split=split):
             used[split] = ids
-            return torch.zeros(len(ids), samples, *glyphs.x_shape, dtype=torch.uint8)
+            return torch.zeros(len(ids), samples, *source.x_shape, dtype=torch.uint8)
 
-        monkeypatch.setattr(glyphs, "draw", draw)
-        glyphs.sample(split, SPEC, 200, torch.Generator().manual_seed(0))
+        monkeypatch.setattr(source, "drawings", drawings)
+        Images(source).sample(split, SPEC, 200, torch.Generator().manual_seed(0))
         assert used[split].min() >= FIRST[split]
         assert used[split].max() < FIRST[split] + CLASSES
     first = sorted(FIRST.values())
@@ -121,8 +103,8 @@ def test_splits_share_no_class(bank, monkeypatch):
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_a_bank_changes_meta_training_only(split):
     with_bank, without = (
-        glyphs.sample(split, SPEC, 2, torch.Generator().manual_seed(0))
-        for glyphs in (Glyphs(bank=8), Glyphs())
+        benchmark.sample(split, SPEC, 2, torch.Generator().manual_seed(0))
+        for benchmark in (glyphs(bank=8), glyphs())
     )
     assert torch.equal(with_bank.train.x, without.train.x)
 
@@ -146,7 +128,7 @@ def test_drawings_of_a_class_are_nearer_than_those_of_another():
 
 def test_episodes_are_of_the_classes_they_say():
     spec = EpisodeSpec(tasks=20, shots=4, queries=4)
-    train, test, _ = Glyphs().sample("test", spec, 8, torch.Generator().manual_seed(0))
+    train, test, _ = glyphs().sample("test", spec, 8, torch.Generator().manual_seed(0))
     coarse = [F.avg_pool2d(part.x.flatten(0, 1), 4).flatten(1) for part in (train, test)]
     stream, queries = (part.unflatten(0, (8, 20, 4)) for part in coarse)
     nearest = torch.cdist(queries.flatten(1, 2), stream.mean(2)).argmin(-1)
@@ -224,7 +206,7 @@ def test_only_the_strokes_that_count_are_drawn():
 
 def test_a_bank_is_the_same_in_two_instances():
     first, second = (
-        Glyphs(bank=8, bank_samples=4).sample("train", SPEC, 3, torch.Generator().manual_seed(1))
+        glyphs(bank=8, bank_samples=4).sample("train", SPEC, 3, torch.Generator().manual_seed(1))
         for _ in range(2)
     )
     assert torch.equal(first.train.x, second.train.x)
@@ -234,8 +216,8 @@ def test_a_bank_is_the_same_in_two_instances():
 def test_a_bank_gives_the_same_drawings_again_and_no_bank_fresh_ones():
     spec, kinds = EpisodeSpec(tasks=5, shots=2, queries=1), {}
     for bank in (0, 5):
-        glyphs, rng = Glyphs(bank=bank, bank_samples=3), torch.Generator().manual_seed(0)
-        train, _, _ = glyphs.sample("train", spec, 20, rng)
+        benchmark, rng = glyphs(bank=bank, bank_samples=3), torch.Generator().manual_seed(0)
+        train, _, _ = benchmark.sample("train", spec, 20, rng)
         kinds[bank] = len(train.x.flatten(0, 1).flatten(1).unique(dim=0))
     assert kinds == {0: 200, 5: 15}
 
@@ -243,9 +225,9 @@ def test_a_bank_gives_the_same_drawings_again_and_no_bank_fresh_ones():
 def test_asking_a_bank_for_too_much_is_refused_with_both_numbers():
     rng = torch.Generator()
     with pytest.raises(ValueError, match="4 classes, and tasks is 5"):
-        Glyphs(bank=4).sample("train", SPEC, 1, rng)
+        glyphs(bank=4).sample("train", SPEC, 1, rng)
     with pytest.raises(ValueError, match=r"classes of 2 images, .* 2 \+ 1 = 3"):
-        Glyphs(bank=8, bank_samples=2).sample("train", SPEC, 1, rng)
+        glyphs(bank=8, bank_samples=2).sample("train", SPEC, 1, rng)
 
 
 @pytest.mark.parametrize("wrong", [{"size": 7}, {"size": -1}, {"bank": -1}, {"bank_samples": 0}])
@@ -257,8 +239,8 @@ def test_bad_sizes_are_refused(wrong):
 
 @pytest.mark.parametrize("size", [8, 20, 32])
 def test_a_drawing_is_as_large_as_asked_for(size):
-    glyphs = Glyphs(size=size)
-    train, test, _ = glyphs.sample("train", SPEC, 2, torch.Generator().manual_seed(0))
+    benchmark = glyphs(size=size)
+    train, test, _ = benchmark.sample("train", SPEC, 2, torch.Generator().manual_seed(0))
     assert train.x.shape == (2, 10, 1, size, size)
     assert test.x.shape == (2, 5, 1, size, size)
-    assert glyphs.x_shape == (1, size, size)
+    assert benchmark.x_shape == (1, size, size)

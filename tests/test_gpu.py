@@ -62,10 +62,10 @@ def test_inner_loops_give_the_same_loss_on_the_card(name, tiny):
     _, learner = build(config)
     rng = torch.Generator().manual_seed(0)
     from onepass.benchmarks.base import draw
-    from onepass.benchmarks.glyphs import Glyphs
+    from onepass.benchmarks.glyphs import glyphs
     from onepass.objectives import meta_loss
 
-    episodes = draw(Glyphs(), learner.target, "test", replace(config.spec), 2, rng)
+    episodes = draw(glyphs(), learner.target, "test", replace(config.spec), 2, rng)
     learner.eval()
     on_cpu = meta_loss(learner, episodes).loss
     moved = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.cuda(), episodes)

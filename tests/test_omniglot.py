@@ -19,12 +19,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onepass.benchmarks.store import as_bank, checksum, hold_out, read_store
+from onepass.benchmarks.omniglot import DRAWINGS, prepare
+from onepass.benchmarks.store import checksum, hold_out, read_store
 from PIL import Image
 from torch.testing import assert_close
 
 from onepass.benchmarks import omniglot
-from onepass.benchmarks.omniglot import DRAWINGS, Omniglot, prepare
 from onepass.episodes import EpisodeSpec
 from onepass.files import data_dir
 
@@ -237,7 +237,7 @@ def test_bad_files_are_refused_and_leave_nothing(spoil, complaint, data, cache):
 def test_without_files_it_says_what_to_do(no_data, cache):
     expected = r"no omniglot/images_background\.zip .*ONEPASS_DATA is not set.*onepass data prepare"
     with pytest.raises(ValueError, match=expected):
-        Omniglot().sample("train", EpisodeSpec(), 1, torch.Generator())
+        omniglot.omniglot().sample("train", EpisodeSpec(), 1, torch.Generator())
     assert not list(cache.rglob("*"))
 
 
@@ -300,7 +300,9 @@ def test_a_prepared_store_needs_no_files(data):
     shutil.rmtree(data)
     assert prepare() == path
     assert (path / "images.npy").stat().st_mtime_ns == before
-    train, _, _ = Omniglot(0.0).sample("train", EpisodeSpec(3, 5, 5), 2, torch.Generator())
+    train, _, _ = omniglot.omniglot(validation=False).sample(
+        "train", EpisodeSpec(3, 5, 5), 2, torch.Generator()
+    )
     assert train.x.shape == (2, 15, 1, 32, 32)
 
 
@@ -431,20 +433,15 @@ def test_a_download_of_something_else_is_not_kept(no_data, cache, monkeypatch):
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 
-def test_asking_for_more_than_there_is_is_refused_with_both_numbers(data):
-    benchmark, rng = Omniglot(validation=0.34), torch.Generator()
+def test_asking_for_more_than_there_is_is_refused_with_both_numbers(data, monkeypatch):
+    monkeypatch.setattr(omniglot, "VALIDATION", 0.34)
+    benchmark, rng = omniglot.omniglot(), torch.Generator()
     for split, classes in (("train", 2), ("validation", 1), ("test", 2)):
         with pytest.raises(ValueError, match=f"{split} split has {classes} classes, .* is 3"):
             benchmark.sample(split, EpisodeSpec(3, 1, 1), 1, rng)
     with pytest.raises(ValueError, match=r"classes of 20 images, .* 15 \+ 6 = 21"):
         benchmark.sample("train", EpisodeSpec(2, 15, 6), 1, rng)
     assert benchmark.sample("train", EpisodeSpec(2, 15, 5), 1, rng).train.x.shape[1] == 30
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0, 3.0, float("nan")])
-def test_a_share_that_is_none_is_refused(share):
-    with pytest.raises(ValueError, match=f"validation is {share}"):
-        Omniglot(validation=share)
 
 
 @settings(max_examples=50, deadline=None)
@@ -507,16 +504,9 @@ def test_real_drawings_are_dark_ink_on_white(real):
     assert images.max((1, 2, 3)).min() == 255
 
 
-def test_real_bank_has_a_class_where_the_manifest_says(real):
-    images, manifest = real
-    bank = as_bank(images, manifest)
-    assert bank.start.tolist() == list(range(0, 32_460, 20))
-    assert bank.largest == 20
-
-
 def test_validation_holds_out_the_same_96_classes_everywhere(real):
     _, manifest = real
-    held_out = sorted(manifest.classes[i] for i in Omniglot(0.1).classes["validation"])
+    held_out = sorted(manifest.classes[i] for i in omniglot.read().splits["validation"])
     assert len(held_out) == 96
     # what results in papers and checkpoints rest on; a change makes them incomparable
     assert hashlib.sha256("\n".join(held_out).encode()).hexdigest() == (
@@ -525,18 +515,14 @@ def test_validation_holds_out_the_same_96_classes_everywhere(real):
 
 
 def test_without_validation_nothing_is_held_out(real):
-    benchmark = Omniglot(validation=0.0)
-    assert benchmark.splits == ("train", "test")
-    assert {split: len(ids) for split, ids in benchmark.classes.items()} == {
-        "train": 964,
-        "validation": 0,
-        "test": 659,
-    }
+    assert omniglot.omniglot(validation=False).splits == ("train", "test")
+    splits = omniglot.read(validation=False).splits
+    assert {split: len(ids) for split, ids in splits.items()} == {"train": 964, "test": 659}
 
 
 def test_real_splits_share_no_class(real):
     _, manifest = real
-    classes = Omniglot(0.1).classes
+    classes = omniglot.read().splits
     together = [i for ids in classes.values() for i in ids]
     assert sorted(together) == list(range(1623))
     assert sorted(classes["train"] + classes["validation"]) == manifest.splits["train"]
@@ -546,10 +532,11 @@ def test_real_splits_share_no_class(real):
 def test_real_episodes_are_of_their_split(split, real):
     images, _ = real
     whose = {image.tobytes(): row // 20 for row, image in enumerate(images)}
-    benchmark, rng = Omniglot(0.1), torch.Generator().manual_seed(0)
+    benchmark, rng = omniglot.omniglot(), torch.Generator().manual_seed(0)
     train, test, _ = benchmark.sample(split, EpisodeSpec(90, 10, 10), 3, rng)
     x = torch.cat([part.x.unflatten(1, (90, 10)) for part in (train, test)], 2)
+    classes = omniglot.read().splits[split]
     pixels = ((x + 1) * 127.5).round().to(torch.uint8).flatten(0, 1).numpy()
     for task in pixels:
         (of_task,) = {whose[image.tobytes()] for image in task}
-        assert of_task in benchmark.classes[split]
+        assert of_task in classes

@@ -306,7 +306,7 @@ def test_midstream_queries_come_at_the_end_of_their_own_or_a_later_task():
 def test_the_schedule_is_the_published_one():
     config = make_config("paper", "omniglot", "transformer")
     assert (config.steps, config.batch, config.rate) == (50_000, 16, 1e-4)
-    assert config.benchmark.options == {"validation": 0.0}
+    assert config.benchmark.options == {"validation": False, "label_shift": False}
     rates = [config.rate_at(step) for step in (0, 9_999, 10_000, 20_000, 49_999)]
     assert rates == [1e-4, 1e-4, 5e-5, 2.5e-5, 6.25e-6]
     assert config.guided(0)

@@ -87,10 +87,8 @@ def list_(as_json: AsJson = False) -> None:
         return
     for kind, names in there.items():
         print(f"{kind:<12}{', '.join(names)}")
-    print(
-        "\nYour own pictures are folder:PATH or npz:PATH; your own benchmark, learner or mixer is"
-    )
-    print("MODULE:CLASS, wherever a name is taken.")
+    print("\nYour own pictures are folder:PATH or npz:PATH wherever a benchmark is named;")
+    print("your own benchmark, learner or mixer is named MODULE:CLASS.")
 
 
 @app.command()

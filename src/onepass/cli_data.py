@@ -39,9 +39,7 @@ def data_list(data: Data = None, as_json: AsJson = False) -> None:
         return
     for name, facts in sets.items():
         print(f"{name:<12}{facts['state']:<14}{facts['where']}")
-    print(
-        "\nYour own: folder:PATH (a folder of pictures for each class), npz:PATH (images, labels)."
-    )
+    print("\nYour own pictures: folder:PATH (a folder for each class), npz:PATH (images, labels).")
 
 
 @data_app.command("prepare")

@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from onepass.sampling import distinct
+
 Order = Literal["blocked", "shuffled"]
 Split = Literal["train", "validation", "test"]
 
@@ -46,11 +48,6 @@ class EpisodeSpec:
 def task_ids(tasks: int, per_task: int, batch: int, device: torch.device) -> Tensor:
     """[B, tasks * per_task]: task 0 `per_task` times, then task 1, ..."""
     return torch.arange(tasks, device=device).repeat_interleave(per_task).expand(batch, -1)
-
-
-def distinct(batch: tuple[int, ...], among: int, count: int, rng: torch.Generator) -> Tensor:
-    """[*batch, count] indices below `among`, uniform, none twice in a row."""
-    return torch.rand(*batch, among, generator=rng, device=rng.device).topk(count).indices
 
 
 def arranged(examples: Examples, order: Order, rng: torch.Generator) -> Examples:

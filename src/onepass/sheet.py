@@ -41,8 +41,10 @@ def save_sheet(rows: list[Row], title: str, path: Path) -> None:
     axis = figure.subplots()
     axis.imshow(page, interpolation="nearest")
     axis.set(xticks=[], yticks=[(k + 0.5) * height for k in range(len(rows))])
-    for label, (name, _) in zip(axis.set_yticklabels([""] * len(rows)), rows, strict=True):
-        _write(label, name)
+    names = [_written(name) for name, _ in rows]
+    labels = axis.set_yticklabels([name for name, _ in names], color=INK, fontsize=8)
+    for label, (_, font) in zip(labels, names, strict=True):
+        label.set_fontfamily(font)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     figure.suptitle(title, color=INK, fontsize=10)
@@ -75,25 +77,21 @@ def _spread(among: int, count: int) -> list[int]:
     return sorted({int(place) for place in np.linspace(0, among - 1, min(count, among))})
 
 
-def _write(label, name: str) -> None:
-    """The name, in a font that has its letters; code points where there is none."""
-    for font in (FontProperties(), *_wide_fonts()):
-        if all(get_font(findfont(font)).get_char_index(ord(sign)) for sign in name):
-            label.set(text=_shortened(name), fontproperties=font, color=INK, fontsize=8)
-            return
+def _written(name: str) -> tuple[str, str]:
+    """The name and a font that has its letters; code points where there is none."""
+    for family in ("DejaVu Sans", *_wide_fonts()):
+        font = get_font(findfont(FontProperties(family=family)))
+        if all(font.get_char_index(ord(sign)) for sign in name):
+            return _shortened(name), family
     plain = "".join(sign if ord(sign) < 128 else f"U+{ord(sign):04X}" for sign in name)
-    label.set(text=_shortened(plain), color=INK, fontsize=8)
+    return _shortened(plain), "DejaVu Sans"
 
 
-def _wide_fonts() -> list[FontProperties]:
-    fonts = (font for font in fontManager.ttflist if font.name.startswith(WIDE_FONTS))
-    return [FontProperties(fname=font.fname) for font in fonts][:3]
+def _wide_fonts() -> list[str]:
+    return sorted({font.name for font in fontManager.ttflist if font.name.startswith(WIDE_FONTS)})
 
 
 def _shortened(name: str) -> str:
+    name = name if len(name) <= 36 else f"{name[:20]} ... {name[-12:]}"
     # a dollar sign would begin a formula
-    return (
-        name.replace("$", r"\$")
-        if len(name) <= 36
-        else f"{name[:20]} ... {name[-12:]}".replace("$", r"\$")
-    )
+    return name.replace("$", r"\$")

@@ -9,7 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from onepass.encoders import Norm, mlp
-from onepass.episodes import Episodes, distinct
+from onepass.episodes import Episodes
+from onepass.sampling import distinct
 
 MOST_CODES = 2**20  # a book is drawn from all of them
 

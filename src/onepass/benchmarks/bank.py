@@ -1,37 +1,116 @@
-"""Episodes from a bank of images sorted by class, drawn without a loop over episodes."""
+"""Images sorted by class: on the device where they fit there, memory-mapped where they do not."""
 
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from onepass.data.store import Store
-from onepass.episodes import Episodes, EpisodeSpec, Examples, distinct, task_ids
+from onepass.episodes import EpisodeSpec, Split
+from onepass.sampling import distinct_within
+
+Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Bank:
-    """Images of many classes, one class after the other."""
+    """Images of many classes, one class after the other; an array stays on the host."""
 
-    images: UInt8[Tensor, "N channels height width"]
+    images: UInt8[Tensor, "N channels height width"] | UInt8[np.ndarray, "N channels height width"]
     start: Int[Tensor, " C"]  # of each class in `images`
     count: Int[Tensor, " C"]
     largest: int  # the largest count, known without asking the card
-
-    def to(self, device: torch.device) -> "Bank":
-        images, start, count = (part.to(device) for part in (self.images, self.start, self.count))
-        return Bank(images, start, count, self.largest)
 
     def only(self, classes: Int[Tensor, " C"]) -> "Bank":
         """The same images, fewer classes."""
         return replace(self, start=self.start[classes], count=self.count[classes])
 
 
-def to_unit(images: UInt8[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Bytes to [-1, 1]."""
-    return images.float() * (2 / 255) - 1
+def draw_images(
+    bank: Bank, chosen: Int[Tensor, "B K"], samples: int, rng: torch.Generator
+) -> UInt8[Tensor, "B K samples channels height width"]:
+    """Images of the chosen classes, without replacement within each."""
+    within = distinct_within(bank.count[chosen], bank.largest, samples, rng)
+    index = bank.start[chosen][..., None] + within
+    return bank.images[index] if isinstance(bank.images, Tensor) else _fetched(bank.images, index)
+
+
+def _fetched(images: np.ndarray, index: Tensor) -> Tensor:
+    """Gathered on the host; through pinned memory, so that the copy to a card waits for nothing."""
+    shape = (*index.shape, *images.shape[1:])
+    gathered = torch.empty(shape, dtype=torch.uint8, pin_memory=index.is_cuda)
+    # the indices are in range, and only a mode other than `raise` writes right where it is told
+    np.take(images, index.cpu().numpy(), axis=0, out=gathered.numpy(), mode="clip")
+    return gathered.to(index.device, non_blocking=True)
+
+
+def room_for_images(device: torch.device) -> int:
+    """Bytes that a bank may take: a quarter of what is free on a card."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 4
+    return 2**31
+
+
+class ByClass(NamedTuple):
+    """What a bank is made of: images sorted by class, and which classes are in which split."""
+
+    images: UInt8[np.ndarray, "N channels height width"]
+    counts: Sequence[int]
+    splits: Mapping[str, Sequence[int]]
+
+
+class Stored:
+    """A source: images read when they are first asked for."""
+
+    def __init__(
+        self, name: str, x_shape: Shape, splits: tuple[Split, ...], read: Callable[[], ByClass]
+    ):
+        self.name, self.x_shape, self.splits, self._read = name, x_shape, splits, read
+        self._banks: dict[torch.device, dict[str, Bank]] = {}
+        self._lock = threading.Lock()
+
+    @cached_property
+    def by_class(self) -> ByClass:
+        return self._read()
+
+    def classes(self, split: Split) -> int:
+        return len(self.by_class.splits[split])
+
+    def check(self, split: Split, spec: EpisodeSpec) -> None:
+        """One clear line when a split cannot fill the episodes asked for."""
+        _, counts, splits = self.by_class
+        fewest = min((counts[i] for i in splits[split]), default=0)
+        check_enough(f"{self.name}'s {split} split", len(splits[split]), fewest, spec)
+
+    def draw(self, split: Split, chosen: Tensor, samples: int, rng: torch.Generator) -> Tensor:
+        return draw_images(self._on(rng.device)[split], chosen, samples, rng)
+
+    def on_device(self, device: torch.device) -> bool:
+        """Whether drawing asks the host for nothing."""
+        return isinstance(self._on(device)[self.splits[0]].images, Tensor)
+
+    def _on(self, device: torch.device) -> dict[str, Bank]:
+        # threads that draw ahead may ask at once
+        with self._lock:
+            if device not in self._banks:
+                images, counts, splits = self.by_class
+                count = torch.tensor(counts, device=device)
+                if images.nbytes <= room_for_images(device):
+                    images = torch.from_numpy(np.array(images)).to(device)
+                bank = Bank(images, count.cumsum(0) - count, count, max(counts))
+                self._banks[device] = {
+                    split: bank.only(torch.tensor(ids, dtype=torch.long, device=device))
+                    for split, ids in splits.items()
+                }
+                if device.type == "cuda":
+                    # threads work on streams of their own, and would not wait for these copies
+                    torch.cuda.synchronize(device)
+            return self._banks[device]
 
 
 def check_enough(name: str, classes: int, fewest: int, spec: EpisodeSpec) -> None:
@@ -43,31 +122,3 @@ def check_enough(name: str, classes: int, fewest: int, spec: EpisodeSpec) -> Non
             f"{name} has classes of {fewest} images, and shots + queries is "
             f"{spec.shots} + {spec.queries} = {spec.shots + spec.queries}"
         )
-
-
-def sample_bank(bank: Bank, spec: EpisodeSpec, batch: int, rng: torch.Generator) -> Episodes:
-    """Classes without replacement, then images without replacement within each."""
-    chosen = distinct((batch,), len(bank.start), spec.tasks, rng)
-    # one sort key per image; those past the end of a class sort last
-    keys = torch.rand(*chosen.shape, bank.largest, generator=rng, device=rng.device)
-    past = torch.arange(keys.shape[-1], device=rng.device) >= bank.count[chosen][..., None]
-    inside = keys.masked_fill(past, -1).topk(spec.shots + spec.queries).indices
-    images = bank.images[bank.start[chosen][..., None] + inside]
-    return split_shots(to_unit(images), spec)
-
-
-def split_shots(x: Float[Tensor, "B K S *x"], spec: EpisodeSpec) -> Episodes:
-    """[B, tasks, shots + queries, ...] to a stream and its queries; the class is the task."""
-
-    def examples(part: Tensor) -> Examples:
-        task = task_ids(spec.tasks, part.shape[2], part.shape[0], part.device)
-        return Examples(part.flatten(1, 2), task, task)
-
-    return Episodes(train=examples(x[:, :, : spec.shots]), test=examples(x[:, :, spec.shots :]))
-
-
-def as_bank(store: Store) -> Bank:
-    """All of a store, in memory."""
-    start, count = torch.tensor(store.starts), torch.tensor(store.manifest.counts)
-    images = torch.from_numpy(np.array(store.images))
-    return Bank(images, start, count, max(store.manifest.counts))

@@ -25,6 +25,10 @@ class Benchmark(ABC):
         self, split: Split, spec: EpisodeSpec, batch: int, rng: torch.Generator
     ) -> Episodes: ...
 
+    def on_device(self, device: torch.device) -> bool:
+        """Whether `sample` asks the host for nothing; otherwise training draws ahead in threads."""
+        return True
+
 
 def draw(
     benchmark: Benchmark,

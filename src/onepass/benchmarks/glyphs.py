@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from onepass.benchmarks.bank import Bank, check_enough, sample_bank, split_shots, to_unit
-from onepass.benchmarks.base import Benchmark
+from onepass.benchmarks.bank import Bank, check_enough, draw_images
 from onepass.benchmarks.hand import bounds, draw_by_hand
-from onepass.episodes import Split
+from onepass.benchmarks.images import Images
+from onepass.benchmarks.views import ViewName
+from onepass.episodes import EpisodeSpec, Split
 from onepass.registry import BENCHMARKS
-from onepass.targets import Classes
 
 STROKES, POINTS = 4, 10
 TRAITS = 8  # numbers that make a stroke
@@ -24,8 +24,22 @@ FIRST: dict[Split, int] = {"train": 0, "validation": CLASSES, "test": 2 * CLASSE
 
 
 @BENCHMARKS.add("glyphs")
-class Glyphs(Benchmark):
+def glyphs(
+    view: ViewName = "classify",
+    augment: bool = False,
+    label_shift: bool = True,
+    size: int = 32,
+    bank: int = 0,
+    bank_samples: int = 20,
+) -> Images:
     """With a `bank`, meta-training has that many classes of `bank_samples` drawings, made once."""
+    return Images(Glyphs(size, bank, bank_samples), view, augment, label_shift)
+
+
+class Glyphs:
+    """A source: classes drawn by hand, each as often as asked for."""
+
+    splits: tuple[Split, ...] = ("train", "validation", "test")
 
     def __init__(self, size: int = 32, bank: int = 0, bank_samples: int = 20):
         if size < 8 or bank < 0 or bank_samples < 1:
@@ -37,18 +51,23 @@ class Glyphs(Benchmark):
         self.x_shape = (1, size, size)
         self._banks: dict[torch.device, Bank] = {}
 
-    def target(self, spec):
-        return Classes(spec.tasks)
+    def classes(self, split: Split) -> int:
+        return self.bank if self.bank and split == "train" else CLASSES
 
-    def sample(self, split, spec, batch, rng):
-        if split == "train" and self.bank:
+    def check(self, split: Split, spec: EpisodeSpec) -> None:
+        if self.bank and split == "train":
             check_enough("the bank of glyphs", self.bank, self.bank_samples, spec)
-            return sample_bank(self._bank(rng.device), spec, batch, rng)
-        ids = _different(spec.tasks, batch, rng) + FIRST[split]
-        images = self.draw(ids.flatten(), spec.shots + spec.queries, rng)
-        return split_shots(to_unit(images).unflatten(0, (batch, spec.tasks)), spec)
 
-    def draw(self, ids: Int[Tensor, " N"], samples: int, rng: torch.Generator) -> Tensor:
+    def draw(self, split: Split, chosen: Tensor, samples: int, rng: torch.Generator) -> Tensor:
+        if self.bank and split == "train":
+            return draw_images(self._bank(rng.device), chosen, samples, rng)
+        ids = chosen.flatten() + FIRST[split]
+        return self.drawings(ids, samples, rng).unflatten(0, chosen.shape)
+
+    def on_device(self, device: torch.device) -> bool:
+        return True
+
+    def drawings(self, ids: Int[Tensor, " N"], samples: int, rng: torch.Generator) -> Tensor:
         """[N, samples, 1, size, size]: each class redrawn a few times."""
         strokes, count = template(ids)
         strokes, count = (part.repeat_interleave(samples, 0) for part in (strokes, count))
@@ -58,18 +77,11 @@ class Glyphs(Benchmark):
         if device not in self._banks:
             # drawn once, the same in every run
             rng = torch.Generator(device).manual_seed(0)
-            images = self.draw(torch.arange(self.bank, device=device), self.bank_samples, rng)
+            images = self.drawings(torch.arange(self.bank, device=device), self.bank_samples, rng)
             start = torch.arange(self.bank, device=device) * self.bank_samples
             count = torch.full_like(start, self.bank_samples)
             self._banks[device] = Bank(images.flatten(0, 1), start, count, self.bank_samples)
         return self._banks[device]
-
-
-def _different(tasks: int, batch: int, rng: torch.Generator) -> Int[Tensor, "B K"]:
-    """Class numbers below CLASSES, never twice in an episode: task k has numbers k modulo tasks."""
-    shape = batch, tasks
-    block = torch.randint(CLASSES // tasks, shape, generator=rng, device=rng.device)
-    return block * tasks + torch.arange(tasks, device=rng.device)
 
 
 def template(

@@ -62,7 +62,7 @@ def chunks(root: Path) -> list[Chunk]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Every plain file, hidden ones aside; a link to a folder is followed, but never in a circle."""
+    """Every plain file, not hidden; a link to a folder is followed, but never in a circle."""
     seen = set()
     for folder, below, names in os.walk(root, followlinks=True):
         below[:] = sorted(name for name in below if not name.startswith("."))
@@ -110,8 +110,8 @@ def arrange(root: Path, counts: Counts) -> tuple[list[str], Splits]:
     if heads <= PARTS and len(set(tails)) < len(tails):
         parts = ", ".join(sorted(heads))
         raise ValueError(
-            f"{root} has the same classes in {parts}: name one of these folders, since meta-learning "
-            "keeps classes apart, not pictures"
+            f"{root} has the same classes in {parts}: name one of these folders, since "
+            "meta-learning keeps classes apart, not pictures"
         )
     return names, split_by_hash(names, round(OWN_TEST * len(names)))
 

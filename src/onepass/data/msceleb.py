@@ -67,11 +67,10 @@ def face(line: bytes) -> tuple[str, np.ndarray]:
     """The id and the picture of a line, or why there is none."""
     if len(line) >= LONGEST_LINE:
         raise ValueError("that are too long")
-    who, *_, content = (
-        fields if len(fields := line.rstrip(b"\r\n").split(b"\t")) > 1 else (b"", b"")
-    )
+    who, tab, rest = line.rstrip(b"\r\n").partition(b"\t")
+    content = rest.rpartition(b"\t")[2]
     name = who.decode("utf-8", "replace").strip()
-    if not 0 < len(name) <= LONGEST_ID or "\ufffd" in name:
+    if not tab or not 0 < len(name) <= LONGEST_ID or "\ufffd" in name:
         raise ValueError("without an id and a picture")
     try:
         jpeg = base64.b64decode(content, validate=True)

@@ -16,6 +16,7 @@ from onepass.data.store import with_validation
 
 SIZE = 32
 DRAWINGS = 20
+ALPHABETS = 8  # in a chunk: an archive takes a moment to open
 # part/alphabet/character/drawing.png; what archivers add begins with a dot or two underscores
 DRAWING = re.compile(r"(?!__)[^/]+/[^/]+/[^/]+/(?!\.)[^/]+\.png")
 LARGEST_FILE = 1 << 16  # bytes; the real ones have a few hundred
@@ -34,42 +35,45 @@ def _find(part: str) -> Path | None:
 
 
 def chunks() -> list[Chunk]:
-    """One for each alphabet."""
+    """A few alphabets each."""
     found = []
     for part in PARTS:
         source = _find(part)
         assert source
         if source.is_dir():
             drawings = sorted(source.glob("*/*/*.png"))
-            alphabets = sorted({path.parts[-3] for path in drawings})
             found += [
-                Chunk(tuple(path for path in drawings if path.parts[-3] == each), (part, each))
-                for each in alphabets
+                Chunk(tuple(path for path in drawings if path.parts[-3] in some), (part, *some))
+                for some in _some({path.parts[-3] for path in drawings})
             ]
         else:
             with open_zip(source) as archive:
                 names = [name for name in archive.namelist() if DRAWING.fullmatch(name)]
             if not names:
                 raise ValueError(f"{source} has 0 characters, and Omniglot has {PARTS[part]}")
-            alphabets = sorted({name.split("/")[1] for name in names})
-            found += [Chunk((source,), (part, each)) for each in alphabets]
+            alphabets = {name.split("/")[1] for name in names}
+            found += [Chunk((source,), (part, *some)) for some in _some(alphabets)]
     return found
 
 
+def _some(alphabets: set[str]) -> list[list[str]]:
+    names = sorted(alphabets)
+    return [names[start : start + ALPHABETS] for start in range(0, len(names), ALPHABETS)]
+
+
 def read(chunk: Chunk, skipped: Skipped) -> Iterator[tuple[str, np.ndarray]]:
-    """The drawings of an alphabet in the order of their names; none is let go."""
-    part, alphabet = chunk.part
+    """The drawings of some alphabets in the order of their names; none is let go."""
+    part, *alphabets = chunk.part
     source = chunk.files[0]
     if source.suffix == ".png":
         for path in chunk.files:
-            key = f"{part}/{alphabet}/{path.parts[-2]}"
-            yield key, decode(path.read_bytes(), str(path))
+            yield f"{part}/{path.parts[-3]}/{path.parts[-2]}", decode(path.read_bytes(), str(path))
         return
     with open_zip(source) as archive:
         entries = [
             entry
             for entry in archive.infolist()
-            if DRAWING.fullmatch(entry.filename) and entry.filename.split("/")[1] == alphabet
+            if DRAWING.fullmatch(entry.filename) and entry.filename.split("/")[1] in alphabets
         ]
         for entry in sorted(entries, key=lambda entry: entry.filename):
             if entry.file_size > LARGEST_FILE:
@@ -77,8 +81,11 @@ def read(chunk: Chunk, skipped: Skipped) -> Iterator[tuple[str, np.ndarray]]:
                     f"{source}: {entry.filename} unpacks to {entry.file_size:,} bytes, and a "
                     f"drawing has at most {LARGEST_FILE:,}"
                 )
-            key = f"{part}/{alphabet}/{entry.filename.split('/')[2]}"
-            yield key, decode(archive.read(entry), f"{source}: {entry.filename}")
+            _, alphabet, character, _ = entry.filename.split("/")
+            yield (
+                f"{part}/{alphabet}/{character}",
+                decode(archive.read(entry), f"{source}: {entry.filename}"),
+            )
 
 
 def arrange(counts: Counts) -> tuple[list[str], Splits]:

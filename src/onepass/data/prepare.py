@@ -145,7 +145,7 @@ def decode_chunk(
     work: Path,
     chunk: Chunk,
 ) -> int:
-    """Decode a chunk into its two files, and say how many images; the second file makes it count."""
+    """Decode a chunk into its two files, the second when the first is whole; how many images."""
     keys: list[str] = []
     skipped: Skipped = {}
     grey = True

@@ -42,6 +42,11 @@ class Store:
     manifest: Manifest
 
     @property
+    def x_shape(self) -> tuple[int, int, int]:
+        _, channels, height, width = self.images.shape
+        return channels, height, width
+
+    @property
     def starts(self) -> list[int]:
         """The row of each class's first image."""
         counts = np.array(self.manifest.counts, dtype=np.int64)

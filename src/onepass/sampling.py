@@ -1,0 +1,59 @@
+"""Choosing without replacement, many rows at once and without a loop over them."""
+
+import math
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+FEW = 1_024  # numbers to choose from that are always worth a key each
+MOST_KEYS = 2**22  # in all rows together; beyond, memory would grow with what is not chosen
+
+
+def distinct(rows: tuple[int, ...], among: int, count: int, rng: torch.Generator) -> Tensor:
+    """[*rows, count] numbers below `among`, uniform, none twice in a row."""
+    if _keys_are_cheap(rows, among, count):
+        return _keys((*rows, among), rng).topk(count).indices
+    return _by_floyd(torch.full(rows, among, device=rng.device), count, rng)
+
+
+def distinct_within(
+    sizes: Int[Tensor, "*rows"], largest: int, count: int, rng: torch.Generator
+) -> Int[Tensor, "*rows count"]:
+    """The same where each row chooses among its own number, none above `largest`."""
+    if not _keys_are_cheap(sizes.shape, largest, count):
+        return _by_floyd(sizes, count, rng)
+    keys = _keys((*sizes.shape, largest), rng)
+    # those past the end of a row sort last
+    past = torch.arange(largest, device=rng.device) >= sizes[..., None]
+    return keys.masked_fill(past, -1).topk(count).indices
+
+
+def _keys_are_cheap(rows: tuple[int, ...], among: int, count: int) -> bool:
+    return among <= max(FEW, 4 * count) or math.prod(rows) * among <= MOST_KEYS
+
+
+def _keys(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    if shape[-1] <= FEW:
+        return torch.rand(shape, generator=rng, device=rng.device)
+    # a float has 24 random bits: of many, two would be equal too often
+    return torch.randint(2**62, shape, generator=rng, device=rng.device)
+
+
+def _by_floyd(sizes: Tensor, count: int, rng: torch.Generator) -> Tensor:
+    """Floyd's choice: its memory is that of what is chosen, however much there is to choose from.
+
+    Place i draws a number up to `size - count + i` and takes that bound itself, which no earlier
+    place could have, where the number is taken already (Bentley and Floyd 1987).
+    """
+    bound = (sizes - count)[..., None] + torch.arange(count, device=sizes.device)
+    shape = bound.shape
+    drawn = torch.randint(2**62, shape, generator=rng, device=rng.device) % (bound + 1)
+    chosen = drawn.clone()
+    for place in range(1, count):
+        number = drawn[..., place]
+        taken = (chosen[..., :place] == number[..., None]).any(-1)
+        chosen[..., place] = torch.where(taken, bound[..., place], number)
+    # every set is as likely, but not every order of it
+    order = torch.rand(shape, generator=rng, device=rng.device).argsort(-1)
+    return chosen.gather(-1, order)
