@@ -36,7 +36,7 @@ def save_sheet(rows: list[Row], title: str, path: Path) -> None:
             top, left = k * height + 1, n * width + 1
             page[top : top + height - 2, left : left + width - 2] = image.transpose(1, 2, 0)
     figure = Figure(
-        figsize=(2.6 + INCHES * samples, 0.6 + INCHES * len(rows)), layout="constrained"
+        figsize=(2.8 + INCHES * samples, 0.6 + INCHES * len(rows)), layout="constrained"
     )
     axis = figure.subplots()
     axis.imshow(page, interpolation="nearest")
@@ -92,6 +92,6 @@ def _wide_fonts() -> list[str]:
 
 
 def _shortened(name: str) -> str:
-    name = name if len(name) <= 36 else f"{name[:20]} ... {name[-12:]}"
+    name = name if len(name) <= 30 else f"{name[:13]} ... {name[-12:]}"
     # a dollar sign would begin a formula
     return name.replace("$", r"\$")

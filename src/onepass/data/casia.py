@@ -9,8 +9,8 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from PIL import Image
@@ -79,7 +79,7 @@ def read(chunk: Chunk, skipped: Skipped) -> Iterator[tuple[str, np.ndarray]]:
 
 
 @contextmanager
-def _open(chunk: Chunk) -> Iterator[tuple[IO[bytes], str]]:
+def _open(chunk: Chunk) -> Iterator[tuple[BufferedIOBase, str]]:
     (source,), part = chunk
     if not part:
         with open(source, "rb") as file:
@@ -88,10 +88,11 @@ def _open(chunk: Chunk) -> Iterator[tuple[IO[bytes], str]]:
     with open_zip(source) as archive:
         entry: zipfile.ZipInfo = archive.infolist()[part[0]]
         with archive.open(entry) as file:
+            assert isinstance(file, BufferedIOBase)
             yield file, f"{source}: {entry.filename}"
 
 
-def records(file: IO[bytes], name: str, skipped: Skipped) -> Iterator[tuple[str, np.ndarray]]:
+def records(file: BufferedIOBase, name: str, skipped: Skipped) -> Iterator[tuple[str, np.ndarray]]:
     """Every character and its picture; the rest of a file that lost its thread is skipped."""
     offset = 0
     for count in range(MOST_RECORDS + 1):

@@ -7,8 +7,8 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -43,7 +43,7 @@ def chunks() -> list[Chunk]:
 
 
 @contextmanager
-def _open(source: Path, name: str) -> Iterator[IO[bytes]]:
+def _open(source: Path, name: str) -> Iterator[BufferedIOBase]:
     """A file of the archive, or beside the names."""
     if source.name == NAMES:
         path = source.with_name(name)
@@ -60,14 +60,14 @@ def _open(source: Path, name: str) -> Iterator[IO[bytes]]:
         raise ValueError(f"{source} is not a whole tar.gz file: {error}") from error
 
 
-def _member(archive: tarfile.TarFile, source: Path, name: str) -> IO[bytes]:
+def _member(archive: tarfile.TarFile, source: Path, name: str) -> BufferedIOBase:
     for count, member in enumerate(archive):
         if count >= MOST_FILES or member.size > LARGEST_FILE:
             raise ValueError(
                 f"{source}: {member.name!r} is not of CIFAR-100: too large or too many"
             )
         file = archive.extractfile(member) if member.isreg() else None
-        if file and Path(member.name).name == name:
+        if isinstance(file, BufferedIOBase) and Path(member.name).name == name:
             return file
     raise ValueError(f"{source} has no {name}")
 

@@ -7,7 +7,7 @@ import base64
 import binascii
 from collections.abc import Iterator
 from functools import partial
-from typing import IO
+from io import BufferedIOBase
 
 import numpy as np
 from PIL import Image
@@ -48,7 +48,7 @@ def read(chunk: Chunk, skipped: Skipped) -> Iterator[tuple[str, np.ndarray]]:
                 skip(skipped, f"lines {error}", where)
 
 
-def lines(file: IO[bytes], start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+def lines(file: BufferedIOBase, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """The lines that begin in a range; of one that is too long, its beginning alone."""
     if start:
         file.seek(start - 1)
@@ -58,7 +58,7 @@ def lines(file: IO[bytes], start: int, stop: int) -> Iterator[tuple[int, bytes]]
         yield offset, line
 
 
-def _finish(file: IO[bytes], line: bytes) -> None:
+def _finish(file: BufferedIOBase, line: bytes) -> None:
     while line and not line.endswith(b"\n"):
         line = file.readline(LONGEST_LINE)
 
