@@ -15,6 +15,9 @@ def main() -> None:
         sys.exit(app(args=arguments))
     try:
         code = app(args=arguments, standalone_mode=False)
+        if code == 130:
+            # typer makes an exit of an interrupt
+            _fail("stopped")
     except typer.TyperException as error:
         message = getattr(error, "format_message", lambda: str(error))()
         if message.startswith("Usage:"):

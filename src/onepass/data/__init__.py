@@ -8,7 +8,7 @@ from onepass.data.fetch import TERMS, WITHDRAWN, fetch_missing
 from onepass.data.folder import open_folder, open_npz
 from onepass.data.msceleb import MSCELEB
 from onepass.data.omniglot import OMNIGLOT
-from onepass.data.prepare import prepare
+from onepass.data.prepare import prepare_store
 from onepass.data.reader import Reader
 from onepass.data.store import Manifest, Store, read_store, store_path
 
@@ -54,7 +54,7 @@ def _open(name: str, download: bool, agree: bool = False) -> Store:
         return read_store(store_path(name))
     reader = READERS[name]
     fetch_missing(name, reader.missing(), download, agree)
-    return prepare(reader, store_path(name))
+    return prepare_store(reader, store_path(name))
 
 
 def data_sets() -> dict[str, dict[str, str]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from onepass.files import cache_dir, data_dir
 from onepass.progress import progress
 
-ATTEMPTS, BLOCK, SECONDS = 4, 1 << 18, 30
+ATTEMPTS, BLOCK, SECONDS = 4, 1 << 16, 30
 
 
 class Remote(NamedTuple):

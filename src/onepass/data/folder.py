@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from onepass.data.pictures import decode_picture
-from onepass.data.prepare import prepare
+from onepass.data.prepare import prepare_store
 from onepass.data.reader import Chunk, Counts, Reader, Skipped, Splits, skip
 from onepass.data.store import OWN_TEST, Store, split_by_hash, store_path
 
@@ -43,7 +43,7 @@ def open_folder(path: str | Path, size: int = 32, colour: Colour = "auto") -> St
         may_be_grey=colour == "auto",
     )
     which = hashlib.sha256(repr((str(root), size, colour)).encode()).hexdigest()[:12]
-    return prepare(reader, store_path(f"folder-{root.name[:40]}-{which}"))
+    return prepare_store(reader, store_path(f"folder-{root.name[:40]}-{which}"))
 
 
 def chunks(root: Path) -> list[Chunk]:

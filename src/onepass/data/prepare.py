@@ -31,7 +31,7 @@ from onepass.progress import progress
 ALONE_CHUNKS, ALONE_BYTES = 4, 4 << 20
 
 
-def prepare(reader: Reader, path: Path) -> Store:
+def prepare_store(reader: Reader, path: Path) -> Store:
     """The store at `path`, made now unless it is there already; by one process at a time."""
     chunks = reader.chunks()
     fingerprint = _hash(_way(reader), [chunk.stamp for chunk in chunks])
