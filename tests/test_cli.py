@@ -16,6 +16,7 @@ COMMANDS = [
     ["check"],
     ["data", "list"],
     ["data", "prepare"],
+    ["data", "show"],
 ]
 SMALL = ["width=16", "layers=1", "heads=2", "encoder=cnn_small"]
 
@@ -118,14 +119,17 @@ def test_version(command):
 
 def test_list_for_scripts(command):
     there = json.loads(command("list", "--json").stdout)
-    assert set(there) == {"benchmarks", "learners", "mixers", "recipes"}
+    assert set(there) == {"benchmarks", "views", "learners", "mixers", "recipes"}
     assert {"glyphs", "omniglot", "sine"} <= set(there["benchmarks"])
     sizes = {"transformer", "transformer_s", "transformer_m", "transformer_xl"}
     methods = {"linear_transformer", "performer", "oml", "oml_xl", "anml", "pn", "gemcl"}
     assert sizes | methods | {"online", "offline"} <= set(there["learners"])
     assert {"attention", "linear", "favor"} <= set(there["mixers"])
     assert {"paper", "quickstart"} <= set(there["recipes"])
-    assert "transformer_xl" in command("list").stdout
+    assert there["views"] == ["classify", "completion", "rotation"]
+    said = command("list").stdout
+    assert "transformer_xl" in said
+    assert "A view says what is asked of glyphs, omniglot: benchmark.view=rotation" in said
 
 
 def test_describe_for_scripts_and_people(command):

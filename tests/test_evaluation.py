@@ -11,6 +11,7 @@ from onepass.config import Component, build
 from onepass.episodes import Episodes, EpisodeSpec, Examples, task_ids
 from onepass.evaluation import evaluate, evaluate_run, summarise
 from onepass.learner import Learner
+from onepass.registry import BENCHMARKS
 from onepass.targets import Classes
 from onepass.training import train
 
@@ -177,3 +178,21 @@ def test_a_run_is_scored_on_other_episodes_and_the_score_is_kept(tiny, tmp_path)
         score(on="sine")
     with pytest.raises(ValueError, match="no benchmark 'glyph'; there are: glyphs"):
         score(on="glyph")
+
+
+def test_images_of_another_source_are_asked_about_in_the_same_way(tiny, tmp_path, monkeypatch):
+    data = {"view": "rotation", "label_shift": False, "bank": 8}
+    options = {"width": 16, "layers": 1, "heads": 2, "encoder": "cnn_small"}
+    config = tiny(benchmark=Component("glyphs", data), learner=Component("transformer", options))
+    train(config, tmp_path / "run", "cpu", lambda line: None)
+    built, original = [], BENCHMARKS.build
+
+    def watch(name, **options):
+        built.append(options)
+        return original(name, **options)
+
+    monkeypatch.setattr(BENCHMARKS, "build", watch)
+    found, _, is_class = evaluate_run(tmp_path / "run", "glyphs", {}, "test", 4, False, None, CPU)
+    assert built[-1] == {"view": "rotation", "label_shift": False}
+    assert not is_class
+    assert found["benchmark"] == "glyphs"

@@ -1,11 +1,14 @@
 """Every law on everything registered, and on the variants that options make of it."""
 
+from typing import get_args
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onepass import checks
+from onepass.benchmarks.views import ViewName
 from onepass.mixers.attention import Attention
 from onepass.mixers.stack import Block, Position, Stack
 from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
@@ -73,11 +76,22 @@ def test_chunking_is_invisible_wherever_it_is_cut(case, cuts):
     checks.check_chunking_is_invisible(*checks._learner(name, options, "glyphs"), cuts)
 
 
+def benchmark_cases():
+    """Every benchmark, in every view, as it is and augmented."""
+    # those that need an argument or files are held to the laws in test_stored
+    for name in sorted(set(BENCHMARKS) - {"folder", "npz"}):
+        takes = BENCHMARKS.options(name)
+        for view in get_args(ViewName) if "view" in takes else [None]:
+            for augment in (False, True) if "augment" in takes else [False]:
+                options = {"view": view, "augment": augment} if view else {}
+                yield pytest.param(name, options, id=f"{name} {view or ''}{' 8x' * augment}")
+
+
 @pytest.mark.parametrize("law", checks.BENCHMARK_LAWS, ids=lambda law: law.__name__)
-@pytest.mark.parametrize("name", BENCHMARKS)
-def test_benchmark(name, law):
+@pytest.mark.parametrize(("name", "options"), list(benchmark_cases()))
+def test_benchmark(name, options, law):
     try:
-        benchmark = BENCHMARKS.build(name)
+        benchmark = BENCHMARKS.build(name, **options)
         benchmark.sample("train", checks.SPEC, 1, torch.Generator())
     except ValueError as error:
         pytest.skip(str(error))

@@ -27,7 +27,7 @@ from onepass.config import (
     to_json,
 )
 from onepass.run import Run, load_run, opened
-from onepass.training import train, train_step
+from onepass.training import draw_step, train, train_step
 
 SILENT = lambda line: None  # noqa: E731
 
@@ -38,6 +38,11 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
 
 def assert_same_weights(a: Path, b: Path):
     assert_close(weights(a), weights(b), rtol=0, atol=0)
+
+
+def one_step(config, step, benchmark, learner, optimiser):
+    drawn = draw_step(config, benchmark, learner.target, torch.device("cpu"), step)
+    return train_step(config, step, drawn, learner, optimiser)
 
 
 class Crash(Exception):
@@ -279,12 +284,12 @@ def test_moments_come_back_in_the_layout_of_their_weights(tiny, tmp_path):
 
     with opened(tmp_path / "run", config) as run:
         first = start()
-        train_step(config, 0, *first)
+        one_step(config, 0, *first)
         save_checkpoint(run, 1, *first[1:])
         second = start()
         assert resume(run, *second[1:], SILENT) == 1
     for parts in (first, second):
-        train_step(config, 1, *parts)
+        one_step(config, 1, *parts)
     assert_close(dict(first[1].state_dict()), dict(second[1].state_dict()), rtol=0, atol=0)
 
 
@@ -338,9 +343,9 @@ def test_the_config_of_a_run_says_every_option(tiny, tmp_path):
 def test_the_rate_is_halved_where_it_counts(tiny, tmp_path, monkeypatch):
     rates = []
 
-    def watch(config, step, benchmark, learner, optimiser):
+    def watch(config, step, drawn, learner, optimiser):
         rates.append(optimiser.param_groups[0]["lr"])
-        return train_step(config, step, benchmark, learner, optimiser)
+        return train_step(config, step, drawn, learner, optimiser)
 
     monkeypatch.setattr(training, "train_step", watch)
     train(tiny(steps=5, halve_every=2), tmp_path / "run", "cpu", SILENT)
@@ -353,7 +358,7 @@ def test_one_head_is_guided_too(tiny):
         config = tiny(learner=Component(name, options), guidance_steps=10)
         benchmark, learner = build(config)
         optimiser = torch.optim.SGD(learner.parameters(), 0.0)
-        assert torch.isfinite(train_step(config, 0, benchmark, learner, optimiser)).all()
+        assert torch.isfinite(one_step(config, 0, benchmark, learner, optimiser)).all()
 
 
 def test_a_constant_that_is_not_finite_may_be_saved(tiny, tmp_path):
@@ -399,7 +404,7 @@ def test_accumulating_changes_nothing(tiny):
         benchmark, learner = build(config)
         optimiser = torch.optim.SGD(learner.parameters(), 0.0)
         learner.eval()
-        train_step(config, 0, benchmark, learner, optimiser)
+        one_step(config, 0, benchmark, learner, optimiser)
         gradients[count] = [p.grad for p in learner.parameters()]
     # float32 sums in another order
     assert_close(gradients[2], gradients[1], rtol=1e-4, atol=1e-6)
@@ -442,9 +447,9 @@ def test_guidance_pulls_attention_to_the_right_task(tiny, objective):
         optimiser = torch.optim.Adam(learner.parameters(), 3e-3)
         measured = tiny(guidance=1e-9, guidance_steps=200, objective=objective)
         for step in range(60):
-            train_step(config, step, benchmark, learner, optimiser)
+            one_step(config, step, benchmark, learner, optimiser)
         still = torch.optim.SGD(learner.parameters(), 0.0)
-        guidance[weight] = train_step(measured, 0, benchmark, learner, still)[1].item()
+        guidance[weight] = one_step(measured, 0, benchmark, learner, still)[1].item()
     assert guidance[1.0] < 0.8 * guidance[0.0]
 
 

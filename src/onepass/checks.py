@@ -208,8 +208,12 @@ def check_episodes_have_the_shape_asked_for(benchmark: Benchmark):
         assert examples.task.shape == examples.x.shape[:2] == examples.y.shape[:2]
         assert (examples.task.diff() >= 0).all(), "tasks come one after the other"
         assert torch.isfinite(examples.x).all()
-    if isinstance(benchmark.target(SPEC), Classes):
+        assert torch.isfinite(examples.y).all()
+    target = benchmark.target(SPEC)
+    if isinstance(target, Classes):
         assert torch.equal(train.y, train.task), "classes are numbered by order of appearance"
+    else:
+        assert train.y.shape[2:] == (target.outputs,), "y is not what the target says"
 
 
 MIXER_LAWS = [

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 from typer import Argument, Option
@@ -69,15 +69,17 @@ def quickstart(
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """What there is: benchmarks, learners, mixers, recipes.
+    """What there is: benchmarks, views of their images, learners, mixers, recipes.
 
     Example: onepass list --json
     """
+    from onepass.benchmarks.views import ViewName
     from onepass.recipes import RECIPES
     from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
 
     there = {
         "benchmarks": list(BENCHMARKS),
+        "views": list(get_args(ViewName)),
         "learners": sorted([*LEARNERS, "offline"]),
         "mixers": list(MIXERS),
         "recipes": list(RECIPES),
@@ -87,8 +89,10 @@ def list_(as_json: AsJson = False) -> None:
         return
     for kind, names in there.items():
         print(f"{kind:<12}{', '.join(names)}")
-    print("\nYour own pictures are folder:PATH or npz:PATH wherever a benchmark is named;")
-    print("your own benchmark, learner or mixer is named MODULE:CLASS.")
+    images = [name for name in BENCHMARKS if "view" in BENCHMARKS.options(name)]
+    print(f"\nA view says what is asked of {', '.join(images)}: benchmark.view=rotation")
+    print("Your own pictures are folder:PATH or npz:PATH wherever a benchmark is named;")
+    print("your own benchmark, learner or mixer is MODULE:CLASS wherever a name is taken.")
 
 
 @app.command()

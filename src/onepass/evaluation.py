@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -176,7 +177,7 @@ def evaluate_run(
             "--stops are the ends of tasks, and with order=shuffled no task ends early"
         )
     if on is not None:
-        benchmark = _other(on, benchmark, learner, spec)
+        benchmark = _other(on, config.benchmark.options, benchmark, learner, spec)
     at = range(spec.shots, spec.length + 1, spec.shots) if stops else None
     name = on or config.benchmark.name
     scores = {}
@@ -202,9 +203,14 @@ def evaluate_run(
     return facts, kept, isinstance(learner.target, Classes)
 
 
-def _other(name: str, own: Benchmark, learner: Learner, spec: EpisodeSpec) -> Benchmark:
+def _other(
+    name: str, options: dict[str, Any], own: Benchmark, learner: Learner, spec: EpisodeSpec
+) -> Benchmark:
     """Another benchmark, if what it shows and asks for looks the same to the learner."""
-    other = BENCHMARKS.build(name)
+    takes = BENCHMARKS.options(name)
+    # images of another source are asked about in the same way
+    view = {key: options[key] for key in ("view", "label_shift") if key in options and key in takes}
+    other = BENCHMARKS.build(name, **view)
     if other.x_shape != own.x_shape or not learner.target.fits(other.target(spec)):
         raise ValueError(
             f"the learner reads {own.x_shape} and answers {learner.target}; "

@@ -3,10 +3,7 @@
 import json
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,21 +58,3 @@ def append_line(path: Path, line: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-@contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `path` at the end, unless another process was first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield temporary
-        try:
-            os.replace(temporary, path)
-        except OSError:
-            if not path.is_dir():
-                raise
-    except OSError as error:
-        raise OSError(f"could not write {path}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

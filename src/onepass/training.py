@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from onepass.evaluation import Evaluation, evaluate
 from onepass.files import append_line
 from onepass.learner import Learner, count_parameters
 from onepass.objectives import OBJECTIVES, meta_loss
+from onepass.prefetch import WORKERS, ahead
 from onepass.progress import Show, progress
 from onepass.run import Run, load_weights, opened, save_weights, write_result
 from onepass.seeds import derive, generator
 from onepass.signals import Interrupted, caught_signals, leave
+from onepass.targets import Target
 
 Tell = Callable[[str], None]
+Drawn = tuple[Episodes, Tensor | None]
 
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
@@ -66,7 +70,19 @@ def meta_train(
 ) -> None:
     """The loop itself, from the last checkpoint to the last step."""
     done = resume(run, learner, optimiser, tell)
-    with progress("meta-training", config.steps, done) as show, events(run, done) as log:
+    device = next(learner.parameters()).device
+    coming = ahead(
+        partial(draw_step, config, benchmark, learner.target, device),
+        done,
+        config.steps,
+        0 if benchmark.on_device(device) else WORKERS,
+        device,
+    )
+    with (
+        progress("meta-training", config.steps, done) as show,
+        events(run, done) as log,
+        contextlib.closing(coming),
+    ):
         earlier, started = seconds_so_far(run), time.monotonic()
         learner.train()
         pending: list[Tensor] = []
@@ -77,10 +93,10 @@ def meta_train(
                 write_line(run, config, step, pending, seconds, learner.hint(), show, log)
                 pending.clear()
 
-        for step in range(done, config.steps):
+        for step, drawn in enumerate(coming, done):
             for group in optimiser.param_groups:
                 group["lr"] = config.rate_at(step)
-            pending.append(train_step(config, step, benchmark, learner, optimiser))
+            pending.append(train_step(config, step, drawn, learner, optimiser))
             after = step + 1
             if after < config.steps:
                 show(after)
@@ -98,23 +114,29 @@ def meta_train(
             leave(stopping, f"after step {after}, saved in {run.path}")
 
 
+def draw_step(
+    config: Config, benchmark: Benchmark, target: Target, device: torch.device, step: int
+) -> Drawn:
+    """The episodes of a step, and after how many examples each query comes."""
+    rng = generator(device, config.seed, "data", step)
+    episodes = draw(benchmark, target, "train", config.spec, config.batch, rng)
+    return episodes, OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
+
+
 def train_step(
     config: Config,
     step: int,
-    benchmark: Benchmark,
+    drawn: Drawn,
     learner: Learner,
     optimiser: torch.optim.Optimizer,
 ) -> Tensor:
     """One update; [loss, guidance, error], still on the device."""
     device = next(learner.parameters()).device
-    rng = generator(device, config.seed, "data", step)
     torch.manual_seed(derive(config.seed, "dropout", step))
-    episodes = draw(benchmark, learner.target, "train", config.spec, config.batch, rng)
-    stop = OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
     guided = config.guided(step)
     optimiser.zero_grad(set_to_none=True)
     totals = torch.zeros(3, device=device)
-    for part, part_stop in parts(episodes, stop, config.accumulate):
+    for part, part_stop in parts(*drawn, config.accumulate):
         try:
             with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
                 losses = meta_loss(learner, part, part_stop, guided)
@@ -131,9 +153,7 @@ def train_step(
     return totals
 
 
-def parts(
-    episodes: Episodes, stop: Tensor | None, count: int
-) -> Iterator[tuple[Episodes, Tensor | None]]:
+def parts(episodes: Episodes, stop: Tensor | None, count: int) -> Iterator[Drawn]:
     """The batch in `count` equal pieces, one after the other."""
     batch = len(episodes.train.x)
     for start in range(0, batch, batch // count):

@@ -42,8 +42,7 @@ def folder(
 ) -> Images:
     """A folder with a folder of pictures for each class; `test` is the share to meta-test."""
     store = open_folder(path, size, colour).with_test(test)
-    source = stored(f"folder:{path}", store.x_shape, lambda: store, validation)
-    return Images(source, view, augment, label_shift)
+    return benchmark_of(store, view, augment, label_shift, validation)
 
 
 @BENCHMARKS.add("npz")
@@ -57,7 +56,18 @@ def npz(
 ) -> Images:
     """An .npz file of `images` and `labels`; `test` is the share of the classes to meta-test."""
     store = open_npz(path).with_test(test)
-    source = stored(f"npz:{path}", store.x_shape, lambda: store, validation)
+    return benchmark_of(store, view, augment, label_shift, validation)
+
+
+def benchmark_of(
+    store: Store,
+    view: ViewName = "classify",
+    augment: bool = False,
+    label_shift: bool = True,
+    validation: bool = True,
+) -> Images:
+    """Episodes of anyone's store, such as `Store.from_arrays(images, labels)`."""
+    source = stored(store.manifest.name, store.x_shape, lambda: store, validation)
     return Images(source, view, augment, label_shift)
 
 

@@ -1,11 +1,7 @@
-"""Episodes drawn from a bank are fair and leak nothing; files are written whole or not at all."""
+"""Episodes drawn from a bank are fair and leak nothing, by whichever method they are drawn."""
 
-import errno
 import hashlib
-import json
-import os
 import resource
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -14,16 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from onepass import files
+from onepass import sampling
 from onepass.benchmarks.bank import ByClass, Stored, check_enough
 from onepass.benchmarks.images import Images
 from onepass.benchmarks.views import to_unit
 from onepass.episodes import EpisodeSpec, Examples, arranged, task_ids
-from onepass.sampling import distinct
+from onepass.sampling import distinct, distinct_within
 
 SIZES = (4, 9, 5, 20, 4, 7)
 SPEC = EpisodeSpec(tasks=3, shots=2, queries=2)
 quickly = settings(max_examples=50, deadline=None)
+# what makes each way of choosing the one that is taken
+METHODS = {"keys": {}, "fine keys": {"FEW": 0}, "floyd": {"_keys_are_cheap": lambda *_: False}}
+
+
+@pytest.fixture(scope="module", autouse=True, params=METHODS)
+def method(request):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in METHODS[request.param].items():
+            patch.setattr(sampling, name, value)
+        yield request.param
 
 
 def numbered(sizes=SIZES, classes=None) -> Images:
@@ -71,8 +77,10 @@ def banks_and_specs(draw):
     return sizes, EpisodeSpec(draw(st.integers(1, len(sizes))), shots, queries)
 
 
-def test_a_seed_draws_the_same_episodes_as_ever():
+def test_a_seed_draws_the_same_episodes_as_ever(method):
     """Published results rest on these; a change makes them incomparable."""
+    if method != "keys":
+        pytest.skip("they were drawn with keys")
     stream, queries = drawn(16, EpisodeSpec(20, 5, 5), sizes=[20] * 964)
     assert stream[0, :2].flatten().tolist() == [
         *(7704, 7713, 7705, 7703, 7708),
@@ -200,6 +208,46 @@ def test_distinct_gives_indices_in_range_and_none_twice(data, among, seed):
         assert set(row) <= set(range(among))
 
 
+@quickly
+@given(
+    sizes=st.lists(st.integers(3, 40), min_size=1, max_size=9),
+    count=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_rows_choose_within_their_own_size_and_none_twice(sizes, count, seed):
+    rng = torch.Generator().manual_seed(seed)
+    rows = distinct_within(torch.tensor([sizes, sizes]), max(sizes), count, rng)
+    assert rows.shape == (2, len(sizes), count)
+    for row in rows.unbind(0):
+        for chosen, size in zip(row.tolist(), sizes, strict=True):
+            assert len(set(chosen)) == count
+            assert set(chosen) <= set(range(size))
+
+
+def test_every_ordered_choice_is_as_likely():
+    rng = torch.Generator().manual_seed(0)
+    first, second, third = distinct((12_000,), 5, 3, rng).unbind(1)
+    _, outcome = (25 * first + 5 * second + third).unique(return_inverse=True)
+    assert chi_square(outcome, 60) < one_in_a_thousand(60)
+
+
+def test_every_ordered_choice_within_a_size_is_as_likely():
+    rng = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([3, 4, 6]).expand(6_000, 3)
+    for size, row in zip((3, 4, 6), distinct_within(sizes, 6, 2, rng).unbind(1), strict=True):
+        first, second = row.unbind(1)
+        outcome = first * (size - 1) + second - (second > first).long()
+        assert chi_square(outcome, size * (size - 1)) < one_in_a_thousand(size * (size - 1))
+
+
+def test_a_few_of_very_many_are_chosen_from_all_over():
+    rng = torch.Generator().manual_seed(0)
+    chosen = torch.cat([distinct((40,), 100_000, 20, rng) for _ in range(10)])
+    assert chi_square(chosen // 1_000, 100) < one_in_a_thousand(100)
+    # the last digits too
+    assert chi_square(chosen % 100, 100) < one_in_a_thousand(100)
+
+
 def numbered_examples(batch: int, tasks: int, shots: int) -> Examples:
     """x and y say which example it is."""
     number = torch.arange(batch * tasks * shots).view(batch, -1)
@@ -243,126 +291,17 @@ def test_an_impossible_spec_is_refused(wrong):
         EpisodeSpec(**wrong)
 
 
-def disk_is_full(*_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@contextmanager
-def no_file_longer_than(limit: int):
-    """The kernel writes up to the limit and fails then, as a disk does that fills up."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.parametrize("call", ["replace", "fsync"])
-@pytest.mark.parametrize("old", [b"old", None])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(call, old, tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    if old:
-        path.write_bytes(old)
-    monkeypatch.setattr(files.os, call, disk_is_full)
-    with pytest.raises(OSError, match=f"could not write {path}: No space left"):
-        files.write_bytes(path, b"new")
-    left = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
-    assert left == ({"file": old} if old else {})
-
-
-def test_a_write_that_stops_halfway_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    with no_file_longer_than(1000), pytest.raises(OSError, match=f"could not write {path}"):
-        files.write_bytes(path, bytes(100_000))
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["file"]
-
-
-def test_a_write_replaces_the_file_and_makes_its_folder(tmp_path):
-    path = tmp_path / "some" / "folder" / "file"
-    for content in (b"old and long", b"new"):
-        files.write_bytes(path, content)
-        assert path.read_bytes() == content
-    assert os.listdir(path.parent) == ["file"]
-
-
-def test_json_comes_back_as_it_went(tmp_path):
-    content = {"a": [1, 2.5, None], "b": "é"}
-    files.write_json(tmp_path / "file", content)
-    assert json.loads((tmp_path / "file").read_bytes()) == content
-
-
-def test_a_line_is_appended_whole(tmp_path):
-    for line in ("one", "zwölf"):
-        files.append_line(tmp_path / "file", line)
-    assert (tmp_path / "file").read_text(encoding="utf-8") == "one\nzwölf\n"
-
-
-def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
-    path = tmp_path / "file"
-    files.append_line(path, "one")
-    with no_file_longer_than(50), pytest.raises(OSError, match=f"could not write {path}"):
-        files.append_line(path, "x" * 100)
-    assert path.read_bytes() == b"one\n"
-    files.append_line(path, "two")
-    assert path.read_bytes() == b"one\ntwo\n"
-
-
-def fill_half(path, error):
-    with files.whole_folder(path) as folder:
-        (folder / "file").write_text("half")
-        raise error
-
-
-@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), OSError(28, "full")])
-def test_a_folder_that_fails_leaves_nothing(error, tmp_path):
-    with pytest.raises(type(error)):
-        fill_half(tmp_path / "a" / "b", error)
-    assert os.listdir(tmp_path / "a") == []
-
-
-def test_a_folder_that_cannot_be_renamed_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.os, "replace", disk_is_full)
-    path = tmp_path / "a" / "b"
-    with (
-        pytest.raises(OSError, match=f"could not write {path}: No space left"),
-        files.whole_folder(path) as folder,
-    ):
-        (folder / "file").write_text("whole")
-    assert os.listdir(tmp_path / "a") == []
-
-
-def test_a_folder_appears_only_when_it_is_full(tmp_path):
-    path = tmp_path / "a" / "b"
-    with files.whole_folder(path) as folder:
-        (folder / "file").write_text("whole")
-        assert not path.exists()
-    assert (path / "file").read_text() == "whole"
-    assert os.listdir(tmp_path / "a") == ["b"]
-
-
-def test_of_two_that_fill_a_folder_the_first_wins_and_both_end_well(tmp_path):
-    path = tmp_path / "a" / "b"
-    with files.whole_folder(path) as late:
-        (late / "file").write_text("late")
-        with files.whole_folder(path) as early:
-            (early / "file").write_text("early")
-    assert (path / "file").read_text() == "early"
-    assert os.listdir(tmp_path / "a") == ["b"]
-
-
-def test_the_cache_is_where_the_person_says(tmp_path, monkeypatch):
-    for name in ("ONEPASS_CACHE", "XDG_CACHE_HOME", "ONEPASS_DATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert files.data_dir() is None
-    places = [files.cache_dir()]
-    for name in ("XDG_CACHE_HOME", "ONEPASS_CACHE", "ONEPASS_DATA"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-        places.append(files.cache_dir())
-    given = tmp_path / "ONEPASS_CACHE"
-    expected = [tmp_path / ".cache" / "onepass", tmp_path / "XDG_CACHE_HOME" / "onepass"]
-    assert places == [*expected, given, given]
-    assert files.data_dir() == tmp_path / "ONEPASS_DATA"
+def test_unequal_and_many_classes_cost_no_more_than_what_is_drawn(method):
+    """A class of a million images, and a billion classes: by keys these would be gigabytes."""
+    if method != "keys":
+        pytest.skip("the method is the one that is right for the size")
+    rng = torch.Generator().manual_seed(0)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sizes = torch.tensor([20, 3_000, 1_000_000]).expand(100, 3)
+    within = distinct_within(sizes, 1_000_000, 10, rng)
+    assert (within.amax((0, 2)) < sizes[0]).all()
+    assert (within.amax((0, 2)) > sizes[0] / 2).all()
+    assert distinct((32,), 2**33, 100, rng).max() > 2**32
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    # in KiB on Linux; one key for each image would be 1.2 GB
+    assert grown < 200_000
