@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 
 from onepass import checks
-from onepass.benchmarks.stored import by_class
+from onepass.benchmarks.stored import benchmark_of, by_class
 from onepass.config import Component
 from onepass.data import READERS, Store, cifar100, open_store
+from onepass.episodes import EpisodeSpec
 from onepass.registry import BENCHMARKS
 from onepass.training import train
 from test_casia import page, record
@@ -103,7 +105,24 @@ def test_python_of_ones_own_arrays():
     images = np.zeros((60, 8, 8), np.uint8)
     store = Store.from_arrays(images, np.arange(60) % 10, test=0.5)
     assert len(store.manifest.splits["test"]) == 5
-    assert len(store.with_test(0.2).manifest.splits["test"]) == 2
+    assert len(store.split_anew(0.2).manifest.splits["test"]) == 2
+    benchmark = benchmark_of(store)
+    train, _, _ = benchmark.sample("test", EpisodeSpec(5, 3, 3), 2, torch.Generator())
+    assert train.x.shape == (2, 15, 1, 8, 8)
+
+
+def test_small_classes_can_be_left_out():
+    labels = [k for k in range(10) for _ in range(k + 1)]
+    store = Store.from_arrays(np.zeros((55, 8, 8), np.uint8), labels).split_anew(0.5, fewest=5)
+    assert sorted(number for ids in store.manifest.splits.values() for number in ids) == [
+        4,
+        5,
+        6,
+        7,
+        8,
+        9,
+    ]
+    benchmark_of(store).source.check("test", EpisodeSpec(3, 3, 2))
 
 
 def test_a_name_that_takes_an_argument_says_so():

@@ -1,6 +1,9 @@
 """Benchmarks of stored images: those of the paper, and anyone's own."""
 
 from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import Field
 
 from onepass.benchmarks.bank import ByClass, Shape, Stored
 from onepass.benchmarks.images import Images
@@ -10,6 +13,8 @@ from onepass.data.folder import Colour
 from onepass.data.store import OWN_TEST
 from onepass.episodes import Split
 from onepass.registry import BENCHMARKS, Positive, Share
+
+Edge = Annotated[int, Field(ge=8, le=512, strict=True)]  # pixels
 
 
 def _register(name: str, x_shape: Shape) -> None:
@@ -32,16 +37,21 @@ for _reader in READERS.values():
 @BENCHMARKS.add("folder")
 def folder(
     path: str,
-    size: Positive = 32,
+    size: Edge = 32,
     colour: Colour = "auto",
     test: Share = OWN_TEST,
+    fewest: Positive = 1,
     view: ViewName = "classify",
     augment: bool = False,
     label_shift: bool = True,
     validation: bool = True,
 ) -> Images:
-    """A folder with a folder of pictures for each class; `test` is the share to meta-test."""
-    store = open_folder(path, size, colour).with_test(test)
+    """A folder with a folder of pictures for each class.
+
+    `test` is the share of the classes to meta-test; those with fewer pictures than `fewest` are
+    left out.
+    """
+    store = open_folder(path, size, colour).split_anew(test, fewest)
     return benchmark_of(store, view, augment, label_shift, validation)
 
 
@@ -49,13 +59,14 @@ def folder(
 def npz(
     path: str,
     test: Share = OWN_TEST,
+    fewest: Positive = 1,
     view: ViewName = "classify",
     augment: bool = False,
     label_shift: bool = True,
     validation: bool = True,
 ) -> Images:
-    """An .npz file of `images` and `labels`; `test` is the share of the classes to meta-test."""
-    store = open_npz(path).with_test(test)
+    """An .npz file of `images` and `labels`; the other options as for a folder."""
+    store = open_npz(path).split_anew(test, fewest)
     return benchmark_of(store, view, augment, label_shift, validation)
 
 

@@ -56,10 +56,12 @@ class Store:
         start = self.starts[number]
         return self.images[start : start + self.manifest.counts[number]]
 
-    def with_test(self, share: float) -> "Store":
-        """The same images with another share of the classes for meta-test."""
-        names = self.manifest.classes
-        splits = split_by_hash(names, round(share * len(names)))
+    def split_anew(self, test: float = OWN_TEST, fewest: int = 1) -> "Store":
+        """Another share of the classes for meta-test; those with fewer images are in no split."""
+        names, counts = self.manifest.classes, self.manifest.counts
+        kept = [number for number, count in enumerate(counts) if count >= fewest]
+        rest, held_out = _hold_out_some(names, kept, round(test * len(kept)))
+        splits = with_validation(names, rest, held_out)
         return replace(self, manifest=replace(self.manifest, splits=splits))
 
     @classmethod
