@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -57,11 +58,16 @@ def server(data_folder, monkeypatch):
         running.shutdown()
 
 
+def there() -> list[str]:
+    paths = downloads("omniglot").iterdir()
+    return [path.name for path in paths if path.suffix != ".lock"]
+
+
 def test_a_download_is_whole_and_kept(server):
     path = download_file("omniglot", FILE)
     assert path == downloads("omniglot") / FILE
     assert path.read_bytes() == CONTENT
-    assert [each.name for each in path.parent.iterdir()] == [FILE]
+    assert there() == [FILE]
     assert server.asked == [None]
 
 
@@ -83,6 +89,13 @@ def test_what_an_earlier_process_received_is_kept(server):
     assert server.asked == ["bytes=1000-"]
 
 
+def test_two_that_download_at_once_receive_it_once(server, capsys):
+    with ThreadPoolExecutor(2) as pool:
+        paths = list(pool.map(lambda _: download_file("omniglot", FILE), range(2)))
+    assert paths[0].read_bytes() == CONTENT
+    assert server.asked == [None]
+
+
 def test_all_of_it_received_but_not_yet_named_is_not_sent_again(server):
     part = downloads("omniglot") / f".{FILE}.part"
     part.parent.mkdir(parents=True)
@@ -99,8 +112,8 @@ def test_a_connection_that_always_breaks_is_given_up_and_its_part_kept(server):
     server.breaks = 99
     with pytest.raises(ValueError, match=r"could not download images_background\.zip \(.*put omni"):
         download_file("omniglot", FILE)
-    (part,) = downloads("omniglot").iterdir()
-    assert part.name == f".{FILE}.part"
+    assert there() == [f".{FILE}.part"]
+    part = downloads("omniglot") / f".{FILE}.part"
     assert CONTENT.startswith(part.read_bytes())
     server.breaks = 0
     assert download_file("omniglot", FILE).read_bytes() == CONTENT
@@ -111,7 +124,7 @@ def test_something_else_is_refused_by_its_checksum_and_not_kept(body, server):
     server.body = body
     with pytest.raises(ValueError, match=r"could not download .*md5 checksum is .* and should be"):
         download_file("omniglot", FILE)
-    assert list(downloads("omniglot").iterdir()) == []
+    assert there() == []
 
 
 def test_a_server_that_sends_without_end_is_stopped(server, monkeypatch):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -71,6 +72,30 @@ def test_processes_and_small_steps_make_the_same_store(small, monkeypatch, tmp_p
     together = open_store("casia")
     assert together.manifest == alone.manifest
     assert (together.images == alone.images).all()
+
+
+def test_a_bad_file_in_a_worker_is_named_as_here(small, monkeypatch, leftovers):
+    monkeypatch.setattr("onepass.data.prepare.ALONE_CHUNKS", 0)
+    monkeypatch.setattr("onepass.data.prepare.ALONE_BYTES", 0)
+    with zipfile.ZipFile(small / "Gnt1.0Test.zip", "w") as archive:
+        archive.writestr("9.gnt", writer(9))
+    content = (small / "Gnt1.0Test.zip").read_bytes()
+    (small / "Gnt1.0Test.zip").write_bytes(content[:60] + b"?" + content[61:])
+    with pytest.raises(
+        ValueError, match=r"Gnt1\.0Test\.zip is not a whole, plain zip file: Bad CRC"
+    ):
+        open_store("casia")
+    assert leftovers() == []
+
+
+def test_readers_start_without_torch():
+    script = "import sys, onepass.data; assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_part_of_a_set_is_told_from_the_whole(small, capsys):
+    open_store("casia")
+    assert "casia: 20 classes, and the whole set has 7,356" in capsys.readouterr().err
 
 
 def test_a_killed_preparation_goes_on_where_it_was(large):

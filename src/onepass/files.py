@@ -1,9 +1,12 @@
 """Files written whole or not at all, and where the project keeps its own."""
 
+import fcntl
 import json
 import os
 import re
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +61,16 @@ def append_line(path: Path, line: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+@contextmanager
+def alone(path: Path, wait: str) -> Iterator[None]:
+    """Only one process at a time makes `path`; the others say `wait`, and do."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(wait, file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

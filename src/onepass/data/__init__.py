@@ -74,11 +74,18 @@ def where_from(name: str) -> str:
     if store_path(name).is_dir():
         return str(store_path(name))
     if not READERS[name].missing():
-        files = sorted({str(file) for chunk in READERS[name].chunks() for file in chunk.files})
-        return ", ".join(files) if len(files) <= 3 else f"{files[0]} and {len(files) - 1} more"
+        return _files(READERS[name])
     if name in WITHDRAWN:
         return f"--data FOLDER only: {WITHDRAWN[name]}"
     return f"a download{' with --agree' if name in TERMS else ''}, or --data FOLDER"
+
+
+def _files(reader: Reader) -> str:
+    try:
+        files = sorted({str(file) for chunk in reader.chunks() for file in chunk.files})
+    except ValueError as error:
+        return str(error)
+    return ", ".join(files) if len(files) <= 3 else f"{files[0]} and {len(files) - 1:,} more"
 
 
 def _state(name: str) -> str:

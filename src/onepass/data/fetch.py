@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from onepass.files import cache_dir, data_dir
+from onepass.files import alone, cache_dir, data_dir
 from onepass.progress import progress
 
 ATTEMPTS, BLOCK, SECONDS = 4, 1 << 16, 30
@@ -110,34 +110,39 @@ def download_file(name: str, file: str) -> Path:
     import requests
 
     remote, path = REMOTE[name][file], downloads(name) / file
-    part = path.with_name(f".{file}.part")
-    part.parent.mkdir(parents=True, exist_ok=True)
     try:
-        for attempt in range(ATTEMPTS):
-            try:
-                _receive(remote, part, file)
-                break
-            except (
-                requests.ConnectionError,
-                requests.Timeout,
-                requests.exceptions.ChunkedEncodingError,
-            ):
-                # what has arrived stays, and the next attempt asks for the rest
-                if attempt == ATTEMPTS - 1:
-                    raise
-        _check_md5(part, remote.md5)
-        os.replace(part, path)
+        with alone(path, f"another process downloads {file}: waiting for it to finish"):
+            if not path.exists():
+                part = path.with_name(f".{file}.part")
+                _receive_all(remote, part, file)
+                _check_md5(part, remote.md5)
+                os.replace(part, path)
     except (requests.RequestException, OSError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"could not download {file} ({reason}); {_put(name, file)}") from error
     return path
 
 
+def _receive_all(remote: Remote, part: Path, file: str) -> None:
+    import requests
+
+    broken = requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError
+    for attempt in range(ATTEMPTS):
+        try:
+            return _receive(remote, part, file)
+        except broken:
+            # what has arrived stays, and the next attempt asks for the rest
+            if attempt == ATTEMPTS - 1:
+                raise
+    return None
+
+
 def _receive(remote: Remote, part: Path, file: str) -> None:
     import requests
 
     there = part.stat().st_size if part.exists() else 0
-    asked = {"Range": f"bytes={there}-", "Accept-Encoding": "identity"} if there else {}
+    # compressed on the way, a length would not be that of the file
+    asked = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={there}-"} if there else {})
     with requests.get(remote.url, headers=asked, stream=True, timeout=SECONDS) as answer:
         if answer.status_code == 416:
             # nothing is left to send: the checksum says whether it is the right file

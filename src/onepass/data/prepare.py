@@ -4,7 +4,6 @@ The work is cut into chunks, and each is decoded into a file of its own. Those t
 left behind are taken as they are. At the end all are sorted by class into one array.
 """
 
-import fcntl
 import hashlib
 import multiprocessing
 import os
@@ -15,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +22,7 @@ import numpy as np
 from onepass.data.assemble import assemble
 from onepass.data.reader import Chunk, Reader, Skipped
 from onepass.data.store import VERSION, Store, read_store
-from onepass.files import write_json
+from onepass.files import alone, write_json
 from onepass.progress import progress
 
 # less than this is done before other processes have started
@@ -36,7 +34,7 @@ def prepare_store(reader: Reader, path: Path) -> Store:
     chunks = reader.chunks()
     fingerprint = _hash(_way(reader), [chunk.stamp for chunk in chunks])
     work = path.with_name(f".{path.name}.work")
-    with _alone(path, f"another process prepares {reader.name}: waiting for it to finish"):
+    with alone(path, f"another process prepares {reader.name}: waiting for it to finish"):
         if path.is_dir() and (there := read_store(path)).manifest.fingerprint == fingerprint:
             return there
         try:
@@ -49,7 +47,7 @@ def prepare_store(reader: Reader, path: Path) -> Store:
             raise
         _put(work, path)
         store = read_store(path)
-    _tell_skipped(store)
+    _tell(reader, store)
     return store
 
 
@@ -59,18 +57,6 @@ def _way(reader: Reader) -> tuple:
 
 def _hash(*facts: object) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-
-
-@contextmanager
-def _alone(path: Path, wait: str) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(wait, file=sys.stderr, flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _clear(work: Path, chunks: Sequence[Chunk], way: str) -> None:
@@ -169,7 +155,12 @@ def _put(work: Path, path: Path) -> None:
     shutil.rmtree(work)
 
 
-def _tell_skipped(store: Store) -> None:
+def _tell(reader: Reader, store: Store) -> None:
+    """What a person should know before the numbers are compared with others'."""
+    classes = len(store.manifest.classes)
+    if reader.whole and classes != reader.whole:
+        line = f"{reader.name}: {classes:,} classes, and the whole set has {reader.whole:,}"
+        print(line, file=sys.stderr, flush=True)
     for reason, facts in store.manifest.skipped.items():
         line = f"{store.manifest.name}: skipped {facts['records']:,}, {reason}"
         print(f"{line} (the first: {facts['first']})", file=sys.stderr, flush=True)

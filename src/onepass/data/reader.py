@@ -47,6 +47,7 @@ class Reader:
     read: Callable[[Chunk, Skipped], Iterator[tuple[str, np.ndarray]]]
     # keys of the classes, sorted, and how many images each has -> their names, and the splits
     arrange: Callable[[Counts], tuple[list[str], Splits]]
+    whole: int | None = None  # classes that the owner's files have, all of them together
     fewest: int = 1  # classes with fewer images are dropped
     may_be_grey: bool = False  # one channel is kept where all are the same everywhere
 

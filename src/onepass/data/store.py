@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import UInt8
 
 from onepass.files import cache_dir
 
@@ -38,7 +39,7 @@ class Manifest:
 class Store:
     """Images sorted by class, and what they are."""
 
-    images: np.ndarray  # uint8 [N C H W]
+    images: UInt8[np.ndarray, "N C H W"]
     manifest: Manifest
 
     @property
