@@ -125,6 +125,11 @@ def test_a_bad_file_is_skipped_counted_and_named(case, flowers, capsys):
     assert reason in capsys.readouterr().err
 
 
+def test_a_bomb_is_refused_by_its_header():
+    with pytest.raises(ValueError, match="9000x9000 pixels are too many"):
+        decode_picture(png_that_claims(9_000))
+
+
 def test_a_picture_outside_of_the_class_folders_is_named(flowers):
     (flowers / "cover.png").write_bytes(picture(3))
     (flowers / ".hidden.png").write_bytes(picture(3))

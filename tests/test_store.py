@@ -99,10 +99,10 @@ def test_a_part_of_a_set_is_told_from_the_whole(small, capsys):
 
 
 def test_a_killed_preparation_goes_on_where_it_was(large):
-    running = start()
+    running = start(subprocess.DEVNULL)
     wait_until(lambda: len(work()) >= 2)
     os.kill(running.pid, signal.SIGKILL)
-    running.communicate()
+    running.wait()
     # its workers end with it
     wait_until(lambda: not group_lives(running.pid))
     assert not store_path("casia").exists()

@@ -96,7 +96,13 @@ def _in_parallel(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(cores(), len(chunks)), context, initializer=_begin_worker)
     try:
-        for future in as_completed([pool.submit(decode, chunk) for chunk in chunks]):
+        # workers are born deaf to ctrl-c: the parent hears it, and ends the work in good order
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            futures = [pool.submit(decode, chunk) for chunk in chunks]
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for future in as_completed(futures):
             yield future.result()
     except BrokenProcessPool as error:
         raise OSError(
@@ -113,8 +119,6 @@ def cores() -> int:
 
 
 def _begin_worker() -> None:
-    # the parent hears ctrl-c and ends the work in good order
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
