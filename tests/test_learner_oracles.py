@@ -97,7 +97,7 @@ def test_anml_is_sgd():
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("anml", "classes"), *(("oml", kind) for kind in TARGETS)]
+    ("name", "kind"), [(name, kind) for name in ("anml", "oml") for kind in TARGETS]
 )
 def test_meta_gradients_are_finite_differences(name, kind):
     """Of one weight in every part of the learner, through the whole inner loop."""

@@ -3,20 +3,22 @@
 import threading
 import time
 from contextlib import closing
+from itertools import islice
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from onepass import training
+from onepass import step
 from onepass.benchmarks import bank
 from onepass.benchmarks.bank import ByClass, Stored
 from onepass.benchmarks.images import Images
 from onepass.config import Component
 from onepass.prefetch import ahead
 from onepass.run import Run
-from onepass.training import draw_step, train, train_step
+from onepass.step import drawn_steps, train_step
+from onepass.training import train
 
 CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
@@ -95,24 +97,25 @@ def test_an_error_of_a_worker_is_raised_at_its_step():
 def test_episodes_are_the_same_on_the_device_and_on_the_host(config, monkeypatch):
     resident, mapped = noise(), noise()
     assert resident.on_device(CPU)
-    target, steps = resident.target(config.spec), range(6)
-    expected = [draw_step(config, resident, target, CPU, step) for step in steps]
+    target = resident.target(config.spec)
+    expected = list(islice(drawn_steps(config, 0, resident, target, CPU), 6))
     monkeypatch.setattr(bank, "room_for_images", lambda device: 0)
     assert not mapped.on_device(CPU)
-    found = list(ahead(lambda step: draw_step(config, mapped, target, CPU, step), 0, 6, 3, CPU))
+    with closing(drawn_steps(config, 0, mapped, target, CPU)) as coming:
+        found = list(islice(coming, 6))
     assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_a_run_that_draws_ahead_ends_with_the_same_weights(config, tmp_path, monkeypatch):
     resident = train(config, tmp_path / "resident", "cpu", lambda line: None)
     monkeypatch.setattr(bank, "room_for_images", lambda device: 0)
-    names, draw = set(), training.draw
+    names, draw = set(), step.draw
 
     def watch(*arguments):
         names.add(threading.current_thread().name.split("_")[0])
         return draw(*arguments)
 
-    monkeypatch.setattr(training, "draw", watch)
+    monkeypatch.setattr(step, "draw", watch)
     ahead_of_it = train(config, tmp_path / "ahead", "cpu", lambda line: None)
     assert names == {"ahead"}
     assert_close(ahead_of_it.state_dict(), resident.state_dict(), rtol=0, atol=0)
@@ -132,7 +135,7 @@ def test_threads_end_with_the_run_however_it_ends(error, config, no_room, tmp_pa
             raise error
         return train_step(*arguments)
 
-    monkeypatch.setattr(training, "train_step", interrupted)
+    monkeypatch.setattr("onepass.step.train_step", interrupted)
     with pytest.raises(error) as caught:
         train(config, tmp_path / "run", "cpu", lambda line: None)
     assert done[0]

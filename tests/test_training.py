@@ -26,8 +26,11 @@ from onepass.config import (
     resolved,
     to_json,
 )
+from onepass.objectives import meta_loss
 from onepass.run import Run, load_run, opened
-from onepass.training import draw_step, train, train_step
+from onepass.seeds import generator
+from onepass.step import draw_step, train_step
+from onepass.training import train
 
 SILENT = lambda line: None  # noqa: E731
 
@@ -41,7 +44,8 @@ def assert_same_weights(a: Path, b: Path):
 
 
 def one_step(config, step, benchmark, learner, optimiser):
-    drawn = draw_step(config, benchmark, learner.target, torch.device("cpu"), step)
+    rng = generator(torch.device("cpu"), config.seed, "data", step)
+    drawn = draw_step(config, step, benchmark, learner.target, rng)
     return train_step(config, step, drawn, learner, optimiser)
 
 
@@ -60,7 +64,7 @@ def crash_after(monkeypatch, steps: int):
             raise Crash
         return result
 
-    monkeypatch.setattr(training, "train_step", step)
+    monkeypatch.setattr("onepass.step.train_step", step)
 
 
 def test_a_run_is_a_directory(tiny, tmp_path):
@@ -344,10 +348,11 @@ def test_the_rate_is_halved_where_it_counts(tiny, tmp_path, monkeypatch):
     rates = []
 
     def watch(config, step, drawn, learner, optimiser):
+        losses = train_step(config, step, drawn, learner, optimiser)
         rates.append(optimiser.param_groups[0]["lr"])
-        return train_step(config, step, drawn, learner, optimiser)
+        return losses
 
-    monkeypatch.setattr(training, "train_step", watch)
+    monkeypatch.setattr("onepass.step.train_step", watch)
     train(tiny(steps=5, halve_every=2), tmp_path / "run", "cpu", SILENT)
     assert rates == [1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4]
 
@@ -372,15 +377,14 @@ def test_a_constant_that_is_not_finite_may_be_saved(tiny, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, monkeypatch):
-    original = training.meta_loss
     calls = []
 
     def spoilt(*arguments):
         calls.append(1)
-        losses = original(*arguments)
+        losses = meta_loss(*arguments)
         return losses._replace(loss=losses.loss * float("nan")) if len(calls) == 7 else losses
 
-    monkeypatch.setattr(training, "meta_loss", spoilt)
+    monkeypatch.setattr("onepass.step.meta_loss", spoilt)
     with pytest.raises(FloatingPointError) as caught:
         train(tiny(), tmp_path / "run", "cpu", SILENT)
     said = str(caught.value)
@@ -424,7 +428,7 @@ def test_a_step_that_does_not_fit_says_what_to_try(tiny, tmp_path, monkeypatch):
     def full(*arguments):
         raise torch.OutOfMemoryError("tried to allocate 100 GiB")
 
-    monkeypatch.setattr(training, "meta_loss", full)
+    monkeypatch.setattr("onepass.step.meta_loss", full)
     with pytest.raises(ValueError, match=r"4 episodes in 2 part\(s\) does not fit.*accumulate=4"):
         train(tiny(accumulate=2), tmp_path / "run", "cpu", SILENT)
 
@@ -442,12 +446,13 @@ def test_bf16_learns_as_float32_does(tiny, tmp_path):
 def test_guidance_pulls_attention_to_the_right_task(tiny, objective):
     guidance = {}
     for weight in (0.0, 1.0):
-        config = tiny(steps=200, guidance=weight, guidance_steps=200, objective=objective)
+        asked = {"guidance_steps": 200, "objective": objective}
+        config = tiny(steps=200, rate=3e-3, guidance=weight, **asked)
         benchmark, learner = build(config)
         optimiser = torch.optim.Adam(learner.parameters(), 3e-3)
-        measured = tiny(guidance=1e-9, guidance_steps=200, objective=objective)
-        for step in range(60):
-            one_step(config, step, benchmark, learner, optimiser)
+        measured = tiny(rate=1e-30, guidance=1e-9, **asked)
+        for number in range(60):
+            one_step(config, number, benchmark, learner, optimiser)
         still = torch.optim.SGD(learner.parameters(), 0.0)
         guidance[weight] = one_step(measured, 0, benchmark, learner, still)[1].item()
     assert guidance[1.0] < 0.8 * guidance[0.0]

@@ -15,6 +15,7 @@ from onepass.benchmarks.bank import ByClass, Stored
 from onepass.benchmarks.glyphs import glyphs
 from onepass.benchmarks.images import Images
 from onepass.benchmarks.views import rotate, to_unit
+from onepass.benchmarks.warp import warp
 from onepass.config import Component, build, override
 from onepass.episodes import EpisodeSpec
 from onepass.recipes import make_config
@@ -237,7 +238,7 @@ def test_samples_are_moved_as_their_maps_say():
     images = torch.full((64, 1, 33, 33), 255, dtype=torch.uint8)
     images[:, :, 20:23, 9:12] = 0
     maps = augment.small_maps(64, seeded())
-    ink = 255.0 - augment.warp(images, maps)[:, 0].float()
+    ink = 255.0 - warp(images, maps)[:, 0].float()
     edge = torch.arange(33) * 2 / 33 + 1 / 33 - 1
     total = ink.sum((1, 2))
     found = (

@@ -1,18 +1,15 @@
 """Choosing without replacement, many rows at once and without a loop over them."""
 
-import math
-
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-FEW = 1_024  # numbers to choose from that are always worth a key each
-MOST_KEYS = 2**22  # in all rows together; beyond, memory would grow with what is not chosen
+FEW = 1_024  # to choose from; of more, a key for each costs more than it is worth
 
 
 def distinct(rows: tuple[int, ...], among: int, count: int, rng: torch.Generator) -> Tensor:
     """[*rows, count] numbers below `among`, uniform, none twice in a row."""
-    if _keys_are_cheap(rows, among, count):
+    if _keys_are_cheap(among, count):
         return _keys((*rows, among), rng).topk(count).indices
     return _by_floyd(torch.full(rows, among, device=rng.device), count, rng)
 
@@ -21,7 +18,7 @@ def distinct_within(
     sizes: Int[Tensor, "*rows"], largest: int, count: int, rng: torch.Generator
 ) -> Int[Tensor, "*rows count"]:
     """The same where each row chooses among its own number, none above `largest`."""
-    if not _keys_are_cheap(sizes.shape, largest, count):
+    if not _keys_are_cheap(largest, count):
         return _by_floyd(sizes, count, rng)
     keys = _keys((*sizes.shape, largest), rng)
     # those past the end of a row sort last
@@ -29,8 +26,8 @@ def distinct_within(
     return keys.masked_fill(past, -1).topk(count).indices
 
 
-def _keys_are_cheap(rows: tuple[int, ...], among: int, count: int) -> bool:
-    return among <= max(FEW, 4 * count) or math.prod(rows) * among <= MOST_KEYS
+def _keys_are_cheap(among: int, count: int) -> bool:
+    return among <= max(FEW, 4 * count)
 
 
 def _keys(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:

@@ -3,33 +3,26 @@
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
-from onepass.benchmarks.base import Benchmark, draw
+from onepass.benchmarks.base import Benchmark
 from onepass.checkpoint import diverged, resume, save_checkpoint
 from onepass.config import Config, build, resolved
-from onepass.episodes import Episodes, Split
+from onepass.episodes import Split
 from onepass.evaluation import Evaluation, evaluate
+from onepass.fast import Tell, captured_steps
 from onepass.files import append_line
 from onepass.learner import Learner, count_parameters
-from onepass.objectives import OBJECTIVES, meta_loss
-from onepass.prefetch import WORKERS, ahead
 from onepass.progress import Show, progress
 from onepass.run import Run, load_weights, opened, save_weights, write_result
-from onepass.seeds import derive, generator
 from onepass.signals import Interrupted, caught_signals, leave
-from onepass.targets import Target
-
-Tell = Callable[[str], None]
-Drawn = tuple[Episodes, Tensor | None]
+from onepass.step import plain_steps
 
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
@@ -48,7 +41,7 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
             return learner
         slow = [parameter for parameter in learner.parameters() if parameter.requires_grad]
         if slow:
-            optimiser = torch.optim.Adam(slow, config.rate, fused=where.type == "cuda")
+            optimiser = make_optimiser(config, slow, where)
             meta_train(run, config, benchmark, learner, optimiser, caught, tell)
         else:
             tell(f"{config.learner.name} has nothing to meta-train, so it is only evaluated")
@@ -70,18 +63,10 @@ def meta_train(
 ) -> None:
     """The loop itself, from the last checkpoint to the last step."""
     done = resume(run, learner, optimiser, tell)
-    device = next(learner.parameters()).device
-    coming = ahead(
-        partial(draw_step, config, benchmark, learner.target, device),
-        done,
-        config.steps,
-        0 if benchmark.on_device(device) else WORKERS,
-        device,
-    )
     with (
         progress("meta-training", config.steps, done) as show,
         events(run, done) as log,
-        contextlib.closing(coming),
+        contextlib.closing(steps(config, done, benchmark, learner, optimiser, tell)) as coming,
     ):
         earlier, started = seconds_so_far(run), time.monotonic()
         learner.train()
@@ -93,11 +78,8 @@ def meta_train(
                 write_line(run, config, step, pending, seconds, learner.hint(), show, log)
                 pending.clear()
 
-        for step, drawn in enumerate(coming, done):
-            for group in optimiser.param_groups:
-                group["lr"] = config.rate_at(step)
-            pending.append(train_step(config, step, drawn, learner, optimiser))
-            after = step + 1
+        for after, losses in enumerate(coming, done + 1):
+            pending.append(losses)
             if after < config.steps:
                 show(after)
             if due(after, config.log_every, config.steps):
@@ -114,51 +96,28 @@ def meta_train(
             leave(stopping, f"after step {after}, saved in {run.path}")
 
 
-def draw_step(
-    config: Config, benchmark: Benchmark, target: Target, device: torch.device, step: int
-) -> Drawn:
-    """The episodes of a step, and after how many examples each query comes."""
-    rng = generator(device, config.seed, "data", step)
-    episodes = draw(benchmark, target, "train", config.spec, config.batch, rng)
-    return episodes, OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
+def make_optimiser(
+    config: Config, parameters: list[nn.Parameter], device: torch.device
+) -> torch.optim.Optimizer:
+    if device.type != "cuda":
+        return torch.optim.Adam(parameters, config.rate)
+    # its rate lives on the card, where a recorded step finds the new one
+    rate = torch.tensor(config.rate, device=device)
+    return torch.optim.Adam(parameters, rate, fused=True, capturable=True)
 
 
-def train_step(
+def steps(
     config: Config,
-    step: int,
-    drawn: Drawn,
+    first: int,
+    benchmark: Benchmark,
     learner: Learner,
     optimiser: torch.optim.Optimizer,
-) -> Tensor:
-    """One update; [loss, guidance, error], still on the device."""
-    device = next(learner.parameters()).device
-    torch.manual_seed(derive(config.seed, "dropout", step))
-    guided = config.guided(step)
-    optimiser.zero_grad(set_to_none=True)
-    totals = torch.zeros(3, device=device)
-    for part, part_stop in parts(*drawn, config.accumulate):
-        try:
-            with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-                losses = meta_loss(learner, part, part_stop, guided)
-            total = losses.loss + config.guidance * losses.guidance if guided else losses.loss
-            (total / config.accumulate).backward()
-        except torch.OutOfMemoryError as error:
-            raise ValueError(
-                f"a step of {config.batch} episodes in {config.accumulate} part(s) does not fit on "
-                f"{device}: try accumulate={2 * config.accumulate} learner.norm=group, "
-                "precision=bf16, or a smaller batch"
-            ) from error
-        totals += torch.stack([value.detach().float() for value in losses]) / config.accumulate
-    optimiser.step()
-    return totals
-
-
-def parts(episodes: Episodes, stop: Tensor | None, count: int) -> Iterator[Drawn]:
-    """The batch in `count` equal pieces, one after the other."""
-    batch = len(episodes.train.x)
-    for start in range(0, batch, batch // count):
-        rows = slice(start, start + batch // count)
-        yield tree_map_only(Tensor, lambda t, rows=rows: t[rows], (episodes, stop))
+    tell: Tell,
+) -> Generator[Tensor, None, None]:
+    """The losses of every step, taken one by one, or recorded and replayed on a CUDA card."""
+    if next(learner.parameters()).device.type == "cuda":
+        return captured_steps(config, first, benchmark, learner, optimiser, tell)
+    return plain_steps(config, first, benchmark, learner, optimiser)
 
 
 def pick_device(name: str) -> torch.device:

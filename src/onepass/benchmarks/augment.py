@@ -6,9 +6,10 @@ Both together are one affine map of each image, so that every pixel is interpola
 import math
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
+
+from onepass.benchmarks.warp import warp
 
 SYMMETRIES = 8  # of the square
 # the most that a sample is turned, stretched, sheared, and shifted (in halves of the image)
@@ -45,24 +46,6 @@ def symmetry_maps(
     mirror = 1 - 2 * (symmetry // 4)[:, None]
     x, y = maps.unbind(1)
     return torch.stack([mirror * (cos * x - sin * y), sin * x + cos * y], 1)
-
-
-def warp(
-    images: UInt8[Tensor, "N C H W"], maps: Float[Tensor, "N 2 3"]
-) -> UInt8[Tensor, "N C H W"]:
-    """What each map leads to from every pixel, between pixels by bilinear interpolation.
-
-    Maps are in coordinates from -1 to 1, x before y. Outside an image all is white.
-    """
-    height, width = images.shape[-2:]
-    x, y = (
-        (2 * torch.arange(edge, device=images.device) + 1) / edge - 1 for edge in (width, height)
-    )
-    # sums of products, since a matrix product may round to fewer bits on a card
-    by_x, by_y, constant = maps[:, None, None].unbind(-1)
-    places = by_x * x[:, None] + by_y * y[:, None, None] + constant
-    ink = F.grid_sample(255 - images.float(), places, align_corners=False)
-    return (255 - ink).round().to(torch.uint8)
 
 
 def check_square(shape: tuple[int, int, int]) -> None:

@@ -45,8 +45,20 @@ def _fetched(images: np.ndarray, index: Tensor) -> Tensor:
     shape = (*index.shape, *images.shape[1:])
     gathered = torch.empty(shape, dtype=torch.uint8, pin_memory=index.is_cuda)
     # the indices are in range, and only a mode other than `raise` writes right where it is told
-    np.take(images, index.cpu().numpy(), axis=0, out=gathered.numpy(), mode="clip")
+    np.take(images, _on_host(index).numpy(), axis=0, out=gathered.numpy(), mode="clip")
     return gathered.to(index.device, non_blocking=True)
+
+
+def _on_host(index: Tensor) -> Tensor:
+    if not index.is_cuda:
+        return index.cpu()
+    host = torch.empty(index.shape, dtype=index.dtype, pin_memory=True)
+    host.copy_(index, non_blocking=True)
+    # by an event: another thread may have made all other ways of waiting an error
+    copied = torch.cuda.Event()
+    copied.record()
+    copied.synchronize()
+    return host
 
 
 def room_for_images(device: torch.device) -> int:
@@ -78,14 +90,19 @@ class Stored:
     def by_class(self) -> ByClass:
         return self._read()
 
+    @cached_property
+    def _fewest(self) -> dict[str, int]:
+        """The size of the smallest class of each split."""
+        _, counts, splits = self.by_class
+        return {split: min((counts[i] for i in ids), default=0) for split, ids in splits.items()}
+
     def classes(self, split: Split) -> int:
         return len(self.by_class.splits[split])
 
     def check(self, split: Split, spec: EpisodeSpec) -> None:
         """One clear line when a split cannot fill the episodes asked for."""
-        _, counts, splits = self.by_class
-        fewest = min((counts[i] for i in splits[split]), default=0)
-        check_enough(f"{self.name}'s {split} split", len(splits[split]), fewest, spec)
+        name = f"{self.name}'s {split} split"
+        check_enough(name, self.classes(split), self._fewest[split], spec)
 
     def draw(self, split: Split, chosen: Tensor, samples: int, rng: torch.Generator) -> Tensor:
         return draw_images(self._on(rng.device)[split], chosen, samples, rng)

@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from onepass.benchmarks.warp import warp
 from onepass.episodes import Episodes, EpisodeSpec, Examples, task_ids
 from onepass.targets import Classes, Target, angle, pixels
 
 Shape = tuple[int, int, int]  # channels, height, width
 ViewName = Literal["classify", "completion", "rotation"]
-WHITE = 255
 
 
 class View(NamedTuple):
@@ -74,16 +74,10 @@ def rotated(images: Tensor, rng: torch.Generator, label_shift: bool) -> tuple[Te
 def rotate(images: UInt8[Tensor, "N C H W"], turn: Float[Tensor, " N"]) -> UInt8[Tensor, "N C H W"]:
     """Counter-clockwise by so many radians, nearest pixel, white where nothing was: PIL's way."""
     height, width = images.shape[-2:]
-    y = torch.arange(height, device=images.device)[:, None] + 0.5 - height / 2
-    x = torch.arange(width, device=images.device) + 0.5 - width / 2
-    cos, sin = turn.cos()[:, None, None], turn.sin()[:, None, None]
-    column = (cos * x - sin * y + width / 2).floor().long()
-    row = (sin * x + cos * y + height / 2).floor().long()
-    outside = (column < 0) | (column >= width) | (row < 0) | (row >= height)
-    source = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
-    source = source.flatten(1)[:, None].expand(-1, images.shape[1], -1)
-    turned = images.flatten(2).gather(2, source).view(images.shape)
-    return turned.masked_fill(outside[:, None], WHITE)
+    cos, sin, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
+    x = torch.stack([cos, -sin * (height / width), zero], -1)
+    y = torch.stack([sin * (width / height), cos, zero], -1)
+    return warp(images, torch.stack([x, y], 1), "nearest")
 
 
 def to_unit(images: UInt8[Tensor, "..."]) -> Float[Tensor, "..."]:

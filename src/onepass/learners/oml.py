@@ -81,6 +81,8 @@ class OML(Learner):
         with torch.autocast(z.device.type, enabled=False):
             return self._answer(state, z.to(self.log_rate.dtype))
 
+    # unrolled over the stream, it would be compiled for minutes
+    @torch.compiler.disable
     def episode(self, encoded, stop=None, own=None):
         dtype = self.log_rate.dtype
         with torch.autocast(encoded.z.device.type, enabled=False):

@@ -1,0 +1,179 @@
+"""The captured step: what a step does on a CUDA card, recorded once and then only replayed.
+
+A step is hundreds of small kernels, and launching them takes the host longer than the card needs to
+run them. A CUDA graph launches all of them at once: sampling, loss, backward and update. There is
+one graph per phase, since guidance and mid-stream queries are other kernels. What changes from step
+to step is read from the card: the seeds through generators that the graph knows, the rate as a
+tensor. So a captured run draws the same episodes and the same dropout as a plain one.
+"""
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import torch
+import torch._dynamo.exc
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from onepass.benchmarks.base import Benchmark
+from onepass.config import Config
+from onepass.learner import Learner
+from onepass.objectives import MetaLoss, meta_loss
+from onepass.seeds import derive
+from onepass.step import Drawn, draw_step, drawn_steps, set_step, update
+
+Tell = Callable[[str], None]
+Phase = Generator[Tensor, int, None]
+"""Sent the number of a step, it takes that step and yields the losses."""
+
+
+def captured_steps(
+    config: Config,
+    first: int,
+    benchmark: Benchmark,
+    learner: Learner,
+    optimiser: torch.optim.Optimizer,
+    tell: Tell,
+    compiled: bool = True,
+) -> Generator[Tensor, None, None]:
+    """`plain_steps` for a CUDA card; a phase that cannot be recorded is taken step by step."""
+    device = next(learner.parameters()).device
+    rng, resident = torch.Generator(device), benchmark.on_device(device)
+    loss = compiled_loss(tell) if compiled and has_triton() else meta_loss
+    places: dict[str, Drawn] = {}
+    phases: dict[tuple[str, bool], Phase] = {}
+
+    def begin(step: int) -> None:
+        rng.manual_seed(derive(config.seed, "data", step))
+        set_step(config, step, optimiser)
+
+    def now(step: int) -> Tensor:
+        if resident:
+            drawn = draw_step(config, step, benchmark, learner.target, rng)
+        else:
+            drawn = places[config.objective_at(step)]
+        return update(config, config.guided(step), drawn, learner, optimiser, loss)
+
+    with closing(drawn_steps(config, first, benchmark, learner.target, device)) as coming:
+        for step in range(first, config.steps):
+            objective, guided = config.objective_at(step), config.guided(step)
+            if not resident:
+                hold(places, objective, next(coming))
+            if (objective, guided) not in phases:
+                phase = phases[objective, guided] = phase_steps(
+                    begin, now, learner, optimiser, rng, tell
+                )
+                next(phase)
+            yield phases[objective, guided].send(step)
+
+
+def hold(places: dict[str, Drawn], objective: str, drawn: Drawn) -> None:
+    """What the host drew, laid where a recording looks for it."""
+    if objective not in places:
+        places[objective] = tree_map_only(Tensor, torch.clone, drawn)
+        return
+    for place, value in zip(tree_leaves(places[objective]), tree_leaves(drawn), strict=True):
+        if isinstance(place, Tensor):
+            place.copy_(value)
+
+
+def phase_steps(
+    begin: Callable[[int], None],
+    now: Callable[[int], Tensor],
+    learner: Learner,
+    optimiser: torch.optim.Optimizer,
+    rng: torch.Generator,
+    tell: Tell,
+) -> Phase:
+    """Two steps as they are, then a recording of one, replayed ever after."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    step = yield torch.empty(0)
+    # kernels are chosen and the optimiser's moments made
+    begin(step)
+    with beside(stream):
+        losses = now(step)
+    step = yield losses
+    try:
+        begin(step)
+        with beside(stream), no_waiting(learner):
+            losses = now(step)
+        step = yield losses
+        graph.register_generator_state(rng)
+        optimiser.zero_grad(set_to_none=True)
+        begin(step)
+        with torch.cuda.graph(graph, stream=stream):
+            losses = now(step)
+    except RuntimeError as error:
+        tell(f"steps are taken one by one, since they cannot be recorded: {first_line(error)}")
+        while True:
+            begin(step)
+            step = yield now(step)
+    while True:
+        begin(step)
+        graph.replay()
+        step = yield losses.clone()
+
+
+@contextmanager
+def beside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """On another stream, in turn with this one; recordings cannot be made on the default one."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+@contextmanager
+def no_waiting(learner: Learner) -> Iterator[None]:
+    """Whatever would make the host wait for the card is an error, and leaves no trace.
+
+    A recording cannot hold such a step; found out here, before a recording would be spoilt.
+    """
+    before = [buffer.clone() for buffer in learner.buffers()]
+    mode = torch.cuda.get_sync_debug_mode()
+    _set_waiting("error")
+    try:
+        yield
+    except RuntimeError:
+        _set_waiting(mode)
+        for buffer, value in zip(learner.buffers(), before, strict=True):
+            buffer.copy_(value)
+        raise
+    finally:
+        _set_waiting(mode)
+
+
+def _set_waiting(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        # it says that it is a prototype
+        warnings.simplefilter("ignore", UserWarning)
+        torch.cuda.set_sync_debug_mode(mode)
+
+
+def compiled_loss(tell: Tell) -> Callable[..., MetaLoss]:
+    """`meta_loss` with its small kernels melted together; as it is where that does not work."""
+    compiled, failed = torch.compile(meta_loss, dynamic=False), False
+
+    def loss(*arguments: Any) -> MetaLoss:
+        nonlocal failed
+        if not failed:
+            try:
+                return compiled(*arguments)
+            except torch._dynamo.exc.TorchDynamoException as error:
+                failed = True
+                tell(f"steps are not compiled, since that fails here: {first_line(error)}")
+        return meta_loss(*arguments)
+
+    return loss
+
+
+def has_triton() -> bool:
+    """Compiled kernels need it, and not every build of torch brings it."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
