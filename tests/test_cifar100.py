@@ -91,6 +91,7 @@ RECORD = 3_074
 BAD = {
     "a web page": (b"<html>Not found</html>", "is not a whole tar.gz file"),
     "an empty file": (b"", "is not a whole tar.gz file"),
+    "a cut head of the gzip": (b"\x1f\x8b\x08\x04\x00\x00", "is not a whole tar.gz file"),
     "half an archive": (WHOLE[: len(WHOLE) // 2], "is not a whole tar.gz file"),
     "a cut end of the gzip": (WHOLE[:-300], "is not a whole tar.gz file"),
     "a gzip of something else": (gzip.compress(b"hello" * 999), "is not a whole tar.gz file"),

@@ -3,6 +3,7 @@
 A record is the coarse label, the fine label and 3 x 32 x 32 bytes.
 """
 
+import gzip
 import tarfile
 import zlib
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def _open(source: Path, name: str) -> Iterator[BufferedIOBase]:
         return
     try:
         # as a stream, so that nothing is unpacked to disk or held in memory
-        with tarfile.open(source, "r|gz") as archive:
+        with gzip.open(source) as content, tarfile.open(fileobj=content, mode="r|") as archive:
             yield _member(archive, source, name)
     except (tarfile.TarError, zlib.error, OSError, EOFError) as error:
         raise ValueError(f"{source} is not a whole tar.gz file: {error}") from error
