@@ -70,7 +70,7 @@ def test_every_learner_can_be_asked(name, tiny, tmp_path, command):
 
 def test_offline_and_online_end_in_the_same_file(tmp_path, command):
     small = ["--tasks", "3", "--shots", "2", "--queries", "2"]
-    settings = ["learner.repeats=3", "learner.updates=40", "learner.encoder=cnn_small"]
+    settings = ["learner.repeats=12", "learner.updates=40", "learner.encoder=cnn_small"]
     ended = command("train", "glyphs", "offline", *small, "--out", "offline", *settings)
     assert ended.returncode == 0, ended.stderr
     options = ["evaluation_episodes=16", "encoder=cnn_small"]
@@ -79,7 +79,7 @@ def test_offline_and_online_end_in_the_same_file(tmp_path, command):
     offline, online = (Run(tmp_path / name).read("result.json") for name in ("offline", "online"))
     assert set(offline) == set(online)
     assert offline["steps"] == online["steps"] == 0
-    assert offline["meta_test"]["episodes"] == 3
+    assert offline["meta_test"]["episodes"] == 12
     assert offline["meta_train"]["error"] is None
     # it may look as often as it likes, and does well; the other has forgotten all but the last
     assert offline["meta_test"]["error"] < 0.5
