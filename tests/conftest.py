@@ -60,3 +60,23 @@ def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
         )
 
     return run
+
+
+@pytest.fixture
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of a person's files, and an empty cache."""
+    monkeypatch.setenv("ONEPASS_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def leftovers(tmp_path: Path) -> Callable[[], list[str]]:
+    """Whatever is in the cache, empty locks aside."""
+
+    def found() -> list[str]:
+        paths = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+        return [path.name for path in paths if path.suffix != ".lock"]
+
+    return found

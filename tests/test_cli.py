@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from PIL import Image
 
 COMMANDS = [
     ["quickstart"],
@@ -16,6 +18,7 @@ COMMANDS = [
     ["check"],
     ["data", "list"],
     ["data", "prepare"],
+    ["data", "show"],
 ]
 SMALL = ["width=16", "layers=1", "heads=2", "encoder=cnn_small"]
 
@@ -128,7 +131,10 @@ def test_list_for_scripts(command):
     assert there["views"] == ["classify", "completion", "rotation"]
     said = command("list").stdout
     assert "transformer_xl" in said
-    assert "A view says what is asked of glyphs, kanji, omniglot: benchmark.view=rotation" in said
+    assert (
+        "A view says what is asked of casia, cifar100, folder, glyphs, kanji, msceleb, npz, omniglot"
+        in said
+    )
 
 
 def test_describe_for_scripts_and_people(command):
@@ -181,7 +187,7 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
         (["train", "glyphs"], "Missing argument 'learner'"),
         (
             ["train", "glyps", "pn"],
-            "no benchmark 'glyps'; there are: glyphs, kanji, omniglot, sine",
+            "no benchmark 'glyps'; there are: casia, cifar100, folder, glyphs,",
         ),
         (
             ["train", "glyphs", "pnn"],
@@ -227,6 +233,16 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
         (["check", "no_such:Thing"], "there is no module 'no_such'"),
         (["check", "thing"], "nothing is called 'thing'; there are: attention"),
         (["data", "prepare", "imagenet"], "no data set 'imagenet' to prepare; there are: omniglot"),
+        (["data", "prepare", "casia"], "no casia/Gnt1.0TrainPart1.zip"),
+        (["data", "prepare", "msceleb"], "its owner withdrew it, so it is never downloaded"),
+        (["data", "prepare", "folder:nowhere"], "there is no folder nowhere"),
+        (["data", "show", "sine"], "this benchmark has no images to show"),
+        (["data", "show", "nothing"], "no benchmark 'nothing'; there are: casia"),
+        (["train", "folder", "pn"], "the benchmark 'folder' needs path: say folder:PATH"),
+        (["train", "folder:nowhere", "pn"], "there is no folder nowhere"),
+        (["train", "npz:nowhere.npz", "pn"], "there is no file nowhere.npz"),
+        (["train", "omniglot:here", "pn"], "'omniglot' takes nothing after a colon"),
+        (["train", "cifar100", "pn"], "no cifar100/cifar-100-binary.tar.gz"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -278,3 +294,46 @@ def test_anyones_mixer_trains_by_name(command, tmp_path):
     settings = ["mixer=mine:Average", "steps=2", "batch=2", "evaluation_episodes=2", *SMALL[:3]]
     ended = command("train", "sine", "sequence", "--tasks", "2", "--out", "run", *settings)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_data_is_listed_prepared_and_shown(command, tmp_path):
+    for name in ("rose", "tulip", "daisy"):
+        (tmp_path / "flowers" / name).mkdir(parents=True)
+        for n in range(3):
+            Image.new("RGB", (9, 12), (80 * n, 10, 200)).save(tmp_path / f"flowers/{name}/{n}.jpg")
+    cache = {"ONEPASS_CACHE": str(tmp_path / "cache"), "ONEPASS_DATA": ""}
+    listed = json.loads(command("data", "list", "--json", **cache).stdout)
+    assert set(listed) == {"omniglot", "cifar100", "casia", "msceleb"}
+    assert listed["msceleb"]["where"].startswith("--data FOLDER only")
+    assert "folder:PATH" in command("data", "list", **cache).stdout
+    ended = command("data", "prepare", "folder:flowers", **cache)
+    assert "9 images of 3 classes, 3x32x32" in ended.stdout, ended.stderr
+    ended = command("data", "show", "folder:flowers", "--out", "sheet.png", **cache)
+    assert "classes     train 2, validation 0, test 1" in ended.stdout, ended.stderr
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 400
+    shown = command("data", "show", "folder:flowers", "--json", "--verify", **cache)
+    assert json.loads(shown.stdout)["classes"] == ["daisy", "rose", "tulip"]
+    assert (tmp_path / "flowers.png").is_file()
+    assert command("data", "show", "glyphs", "--classes", "3", **cache).returncode == 0
+    assert (tmp_path / "glyphs.png").is_file()
+
+
+def test_a_run_on_ones_own_pictures_has_a_short_name(command, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (60, 16, 16)).astype(np.uint8)
+    (tmp_path / "a long way" / "down").mkdir(parents=True)
+    np.savez(tmp_path / "a long way" / "down" / "mine.npz", images=images, labels=np.arange(60) % 6)
+    small = [
+        "steps=1",
+        "batch=1",
+        "evaluation_episodes=1",
+        "benchmark.test=0.5",
+        "encoder=cnn_small",
+    ]
+    path = "npz:a long way/down/mine.npz"
+    ended = command("train", path, "pn", "--tasks", "2", "--shots", "2", *small)
+    assert ended.returncode == 0, ended.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("npz-mine-pn-2x2-q5-paper-seed0-steps=1")
+    asked = command("evaluate", str(run), "--on", path, "--tasks", "1", "--episodes", "2")
+    assert asked.returncode == 0, asked.stderr

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -34,10 +35,31 @@ def test_how_to_works_as_written(name, command, tmp_path):
 
 
 def test_python_of_the_readme_runs(tmp_path):
-    (source,) = [block["text"] for block in blocks(ROOT / "README.md") if block["kind"] == "python"]
-    arguments = [sys.executable, "-c", source]
-    ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    sources = [block["text"] for block in blocks(ROOT / "README.md") if block["kind"] == "python"]
+    assert len(sources) == 2
+    for source in sources:
+        arguments = [sys.executable, "-c", source]
+        ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+
+
+def test_commands_of_the_readme_for_ones_own_pictures_work(command, tmp_path):
+    for k in range(10):
+        (tmp_path / "flowers" / f"flower {k}").mkdir(parents=True)
+        for n in range(10):
+            Image.new("L", (9, 9), 25 * k + n).save(tmp_path / f"flowers/flower {k}/{n}.png")
+    (lines,) = [
+        block["text"].strip().splitlines()
+        for block in blocks(ROOT / "README.md")
+        if "folder:flowers" in block["text"]
+    ]
+    small = ["steps=1", "batch=1", "evaluation_episodes=1", "width=16", "layers=1", "heads=2"]
+    for line in lines:
+        _, *arguments = shlex.split(line, comments=True)
+        short = small if arguments[0] == "train" else []
+        ended = command(*arguments, *short, ONEPASS_CACHE=str(tmp_path / "cache"))
+        assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
+    assert (tmp_path / "flowers.png").is_file()
 
 
 def test_commands_named_in_the_pages_exist(command):

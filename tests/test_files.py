@@ -78,49 +78,6 @@ def test_a_line_that_does_not_fit_is_taken_back(tmp_path):
     assert path.read_bytes() == b"one\ntwo\n"
 
 
-def fill_half(path, error):
-    with files.whole_folder(path) as folder:
-        (folder / "file").write_text("half")
-        raise error
-
-
-@pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), OSError(28, "full")])
-def test_a_folder_that_fails_leaves_nothing(error, tmp_path):
-    with pytest.raises(type(error)):
-        fill_half(tmp_path / "a" / "b", error)
-    assert os.listdir(tmp_path / "a") == []
-
-
-def test_a_folder_that_cannot_be_renamed_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.os, "replace", disk_is_full)
-    path = tmp_path / "a" / "b"
-    with (
-        pytest.raises(OSError, match=f"could not write {path}: No space left"),
-        files.whole_folder(path) as folder,
-    ):
-        (folder / "file").write_text("whole")
-    assert os.listdir(tmp_path / "a") == []
-
-
-def test_a_folder_appears_only_when_it_is_full(tmp_path):
-    path = tmp_path / "a" / "b"
-    with files.whole_folder(path) as folder:
-        (folder / "file").write_text("whole")
-        assert not path.exists()
-    assert (path / "file").read_text() == "whole"
-    assert os.listdir(tmp_path / "a") == ["b"]
-
-
-def test_of_two_that_fill_a_folder_the_first_wins_and_both_end_well(tmp_path):
-    path = tmp_path / "a" / "b"
-    with files.whole_folder(path) as late:
-        (late / "file").write_text("late")
-        with files.whole_folder(path) as early:
-            (early / "file").write_text("early")
-    assert (path / "file").read_text() == "early"
-    assert os.listdir(tmp_path / "a") == ["b"]
-
-
 def test_the_cache_is_where_the_person_says(tmp_path, monkeypatch):
     for name in ("ONEPASS_CACHE", "XDG_CACHE_HOME", "ONEPASS_DATA"):
         monkeypatch.delenv(name, raising=False)

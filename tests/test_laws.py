@@ -78,7 +78,8 @@ def test_chunking_is_invisible_wherever_it_is_cut(case, cuts):
 
 def benchmark_cases():
     """Every benchmark, in every view, as it is and augmented."""
-    for name in BENCHMARKS:
+    # those that need an argument or files are held to the laws in test_stored
+    for name in sorted(set(BENCHMARKS) - {"folder", "npz"}):
         takes = BENCHMARKS.options(name)
         for view in get_args(ViewName) if "view" in takes else [None]:
             for augment in (False, True) if "augment" in takes else [False]:
@@ -89,8 +90,8 @@ def benchmark_cases():
 @pytest.mark.parametrize("law", checks.BENCHMARK_LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize(("name", "options"), list(benchmark_cases()))
 def test_benchmark(name, options, law):
-    benchmark = BENCHMARKS.build(name, **options)
     try:
+        benchmark = BENCHMARKS.build(name, **options)
         benchmark.sample("train", checks.SPEC, 1, torch.Generator())
     except ValueError as error:
         pytest.skip(str(error))

@@ -3,18 +3,14 @@
 import hashlib
 import io
 import json
-import os
 import shutil
 import struct
-import threading
 import zipfile
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache as remember
 
 import numpy as np
 import pytest
-import requests
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
@@ -22,17 +18,21 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.testing import assert_close
 
-from onepass.benchmarks import omniglot
-from onepass.benchmarks.omniglot import DRAWINGS, prepare
-from onepass.benchmarks.store import checksum, hold_out, read_store
+from onepass.benchmarks.stored import by_class
+from onepass.data import omniglot, open_store
+from onepass.data.fetch import LAKE
+from onepass.data.omniglot import DRAWINGS
+from onepass.data.store import checksum, hold_out, store_path
 from onepass.episodes import EpisodeSpec
 from onepass.files import data_dir
+from onepass.registry import BENCHMARKS
 
 LETTERS = {
     "images_background": ("Braille/character01", "Braille/character02", "Korean/character01"),
     "images_evaluation": ("Tengwar/character01", "Tengwar/character02"),
 }
-BACKGROUND, EVALUATION = (f"omniglot/{part}.zip" for part in LETTERS)
+ZIPS = [f"{part}.zip" for part in LETTERS]
+BACKGROUND, EVALUATION = (f"omniglot/{name}" for name in ZIPS)
 ALL = DRAWINGS * sum(len(letters) for letters in LETTERS.values())
 FIRST_DRAWING = "images_background/Braille/character01/0000_01.png"
 REAL = data_dir()
@@ -91,8 +91,7 @@ def data(tmp_path, monkeypatch, cache):
     monkeypatch.setenv("ONEPASS_DATA", str(tmp_path / "data"))
     for part, letters in LETTERS.items():
         write_zip(tmp_path / "data" / "omniglot" / f"{part}.zip", good_files(part))
-        split, _, known_hash = omniglot.PARTS[part]
-        monkeypatch.setitem(omniglot.PARTS, part, (split, len(letters), known_hash))
+        monkeypatch.setitem(omniglot.PARTS, part, len(letters))
     return tmp_path / "data"
 
 
@@ -230,14 +229,14 @@ CASES = [pytest.param(*case, id=name) for name, case in BAD.items()]
 def test_bad_files_are_refused_and_leave_nothing(spoil, complaint, data, cache):
     spoil(data)
     with pytest.raises(ValueError, match=complaint):
-        prepare()
-    assert not list(cache.rglob("*"))
+        open_store("omniglot")
+    assert [path.name for path in cache.rglob("*") if path.is_file()] in ([], [".omniglot.lock"])
 
 
 def test_without_files_it_says_what_to_do(no_data, cache):
     expected = r"no omniglot/images_background\.zip .*ONEPASS_DATA is not set.*onepass data prepare"
     with pytest.raises(ValueError, match=expected):
-        omniglot.omniglot().sample("train", EpisodeSpec(), 1, torch.Generator())
+        BENCHMARKS.build("omniglot").sample("train", EpisodeSpec(), 1, torch.Generator())
     assert not list(cache.rglob("*"))
 
 
@@ -248,7 +247,7 @@ def downsampled(content: bytes):
 
 
 def test_the_store_has_every_drawing_in_the_order_of_the_names(data):
-    images, _ = read_store(prepare())
+    images = open_store("omniglot").images
     assert images.dtype == np.uint8
     assert images.shape == (ALL, 1, 32, 32)
     drawings = [content for part in LETTERS for _, content in sorted(good_files(part).items())]
@@ -258,184 +257,68 @@ def test_the_store_has_every_drawing_in_the_order_of_the_names(data):
 
 
 def test_the_manifest_says_what_is_in_the_store(data):
-    path = prepare()
-    manifest = json.loads((path / "manifest.json").read_text())
-    images = np.load(path / "images.npy")
-    made = manifest.pop("made")
-    assert "32x32" in made
+    store = open_store("omniglot")
+    manifest = json.loads((store_path("omniglot") / "manifest.json").read_text())
+    assert "32x32" in manifest.pop("made")
+    assert len(manifest.pop("fingerprint")) == 32
+    sources = {name: (data / "omniglot" / name) for name in ZIPS}
+    each = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sources.items()}
     assert manifest == {
         "name": "omniglot",
-        "source": omniglot.BASE,
+        "source": LAKE,
         "licence": "MIT",
         "classes": [letter for letters in LETTERS.values() for letter in letters],
         "counts": [20] * 5,
-        "splits": {"train": [0, 1, 2], "test": [3, 4]},
-        "checksum": hashlib.sha256(images.tobytes()).hexdigest(),
-        "version": 1,
+        "splits": {"train": [0, 1, 2], "validation": [], "test": [3, 4]},
+        "checksum": hashlib.sha256(store.images.tobytes()).hexdigest(),
+        "files": {
+            "count": 2,
+            "bytes": sum(path.stat().st_size for path in sources.values()),
+            "sha256": hashlib.sha256("\n".join(each.values()).encode()).hexdigest(),
+            "each": each,
+        },
+        "skipped": {},
+        "version": 2,
     }
 
 
 def test_an_unpacked_folder_makes_the_same_store_as_the_zip(data, cache, tmp_path, monkeypatch):
-    from_zip = prepare()
+    from_zip = open_store("omniglot")
     for name in (BACKGROUND, EVALUATION):
         unpack(data / name)
     monkeypatch.setenv("ONEPASS_CACHE", str(tmp_path / "other"))
-    from_folder = prepare()
-    assert from_folder != from_zip
-    assert read_store(from_folder)[1] == read_store(from_zip)[1]
-    same = [(path / "images.npy").read_bytes() for path in (from_zip, from_folder)]
-    assert same[0] == same[1]
+    from_folder = open_store("omniglot")
+    for same in ("classes", "counts", "splits", "checksum"):
+        assert getattr(from_folder.manifest, same) == getattr(from_zip.manifest, same)
+    assert (from_folder.images == from_zip.images).all()
 
 
 def test_other_files_in_the_archive_do_no_harm(data):
     contents = good_files("images_background")
     others = {"README.md": b"hello", "images_background/cover.png": b"?", "x/y/z/notes.txt": b"?"}
     write_zip(data / BACKGROUND, {**others, **contents})
-    assert len(read_store(prepare())[1].classes) == 5
+    assert len(open_store("omniglot").manifest.classes) == 5
 
 
 def test_a_prepared_store_needs_no_files(data):
-    path = prepare()
-    before = (path / "images.npy").stat().st_mtime_ns
+    open_store("omniglot")
+    before = (store_path("omniglot") / "images.npy").stat().st_mtime_ns
     shutil.rmtree(data)
-    assert prepare() == path
-    assert (path / "images.npy").stat().st_mtime_ns == before
-    train, _, _ = omniglot.omniglot(validation=False).sample(
-        "train", EpisodeSpec(3, 5, 5), 2, torch.Generator()
-    )
+    open_store("omniglot")
+    assert (store_path("omniglot") / "images.npy").stat().st_mtime_ns == before
+    benchmark = BENCHMARKS.build("omniglot", validation=False)
+    train, _, _ = benchmark.sample("train", EpisodeSpec(3, 5, 5), 2, torch.Generator())
     assert train.x.shape == (2, 15, 1, 32, 32)
-
-
-def test_progress_counts_every_drawing(data):
-    done = []
-    prepare(progress=done.append)
-    assert done == list(range(1, ALL + 1))
-
-
-def test_an_interrupted_preparation_leaves_nothing_and_can_be_repeated(data, cache, monkeypatch):
-    with monkeypatch.context() as patch:
-        # the images are written when the manifest is due
-        patch.setattr("onepass.benchmarks.store.write_json", failing_with(KeyboardInterrupt()))
-        with pytest.raises(KeyboardInterrupt):
-            prepare()
-    assert os.listdir(cache / "stores") == []
-    assert read_store(prepare())[1].name == "omniglot"
-
-
-def test_two_that_prepare_at_once_end_with_one_store(data, cache):
-    both_have_read = threading.Barrier(2, timeout=30)
-
-    def wait_for_the_other(done):
-        if done == ALL:
-            both_have_read.wait()
-
-    with ThreadPoolExecutor(2) as pool:
-        paths = list(pool.map(lambda _: prepare(progress=wait_for_the_other), range(2)))
-    assert paths == [cache / "stores" / "omniglot"] * 2
-    assert os.listdir(cache / "stores") == ["omniglot"]
-    images, manifest = read_store(paths[0])
-    assert checksum(images) == manifest.checksum
-
-
-@pytest.mark.parametrize("how", ["gone", "cut", "one bit", "no manifest", "half a manifest"])
-def test_a_damaged_store_says_so_and_what_to_do(how, data):
-    path = prepare()
-    images, manifest = path / "images.npy", path / "manifest.json"
-    content = images.read_bytes()
-    if how == "gone":
-        images.unlink()
-    elif how == "cut":
-        images.write_bytes(content[:-1_000])
-    elif how == "one bit":
-        images.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    elif how == "no manifest":
-        manifest.unlink()
-    else:
-        manifest.write_text('{"version": 1}')
-    with pytest.raises(ValueError, match=r"is damaged \(.*\): remove it and prepare it again"):
-        prepare()
 
 
 def test_the_folder_of_the_files_itself_will_do(data, cache, monkeypatch):
     monkeypatch.setenv("ONEPASS_DATA", str(data / "omniglot"))
-    assert read_store(prepare())[1].name == "omniglot"
-
-
-def test_a_store_of_another_version_is_refused(data):
-    path = prepare()
-    manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | {"version": 0}))
-    with pytest.raises(ValueError, match="store of version 0, and this is 1"):
-        read_store(path)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        requests.ConnectionError("cannot resolve github.com\nand more"),
-        requests.ReadTimeout("read timed out"),
-        OSError(28, "No space left on device"),
-        ValueError("MD5 hash of downloaded file does not match"),
-        requests.ConnectionError(),
-    ],
-    ids=["offline", "timeout", "full disk", "wrong hash", "no message"],
-)
-def test_a_failed_download_says_in_one_line_what_to_put_where(error, no_data, cache, monkeypatch):
-    monkeypatch.setattr("pooch.retrieve", failing_with(error))
-    with pytest.raises(ValueError, match=r"could not download images_background\.zip") as caught:
-        prepare(download=True)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert str(error).partition("\n")[0] in message
-    address = f"{omniglot.BASE}/images_background.zip"
-    assert f"put omniglot/images_background.zip (from {address}) into a folder" in message
-    assert "ONEPASS_DATA" in message
-    assert not list(cache.rglob("*"))
-
-
-def test_downloads_are_asked_for_never_assumed(no_data, monkeypatch):
-    monkeypatch.setattr("pooch.retrieve", failing_with(AssertionError("no download was allowed")))
-    with pytest.raises(ValueError, match="onepass data prepare omniglot"):
-        prepare()
-
-
-def test_files_already_there_are_not_downloaded(data, monkeypatch):
-    monkeypatch.setattr("pooch.retrieve", failing_with(AssertionError("there was no need")))
-    assert prepare(download=True).is_dir()
-
-
-def test_a_download_is_prepared_and_kept(no_data, cache, monkeypatch):
-    asked = []
-
-    def retrieve(url, known_hash, fname, path):
-        asked.append((url, known_hash))
-        path.mkdir(parents=True, exist_ok=True)
-        shutil.copy(no_data / "omniglot" / fname, path / fname)
-
-    monkeypatch.setattr("pooch.retrieve", retrieve)
-    assert prepare(download=True).is_dir()
-    assert asked == [
-        (f"{omniglot.BASE}/{part}.zip", f"md5:{omniglot.PARTS[part][2]}") for part in LETTERS
-    ]
-    assert sorted(os.listdir(cache / "downloads" / "omniglot")) == sorted(
-        f"{part}.zip" for part in LETTERS
-    )
-
-
-def test_a_download_of_something_else_is_not_kept(no_data, cache, monkeypatch):
-    def download_a_web_page(self, url, output_file, pooch, check_only=False):
-        with open(output_file, "wb") as file:
-            file.write(b"<html>Log in first</html>")
-
-    monkeypatch.setattr("pooch.HTTPDownloader.__call__", download_a_web_page)
-    with pytest.raises(ValueError, match=r"could not download images_background\.zip .*hash"):
-        prepare(download=True)
-    assert not [path for path in cache.rglob("*") if path.is_file()]
+    assert open_store("omniglot").manifest.name == "omniglot"
 
 
 def test_asking_for_more_than_there_is_is_refused_with_both_numbers(data, monkeypatch):
-    monkeypatch.setattr(omniglot, "VALIDATION", 0.34)
-    benchmark, rng = omniglot.omniglot(), torch.Generator()
+    monkeypatch.setattr("onepass.data.store.VALIDATION", 0.34)
+    benchmark, rng = BENCHMARKS.build("omniglot"), torch.Generator()
     for split, classes in (("train", 2), ("validation", 1), ("test", 2)):
         with pytest.raises(ValueError, match=f"{split} split has {classes} classes, .* is 3"):
             benchmark.sample(split, EpisodeSpec(3, 1, 1), 1, rng)
@@ -464,7 +347,7 @@ def real_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONEPASS_DATA", str(REAL))
         patch.setenv("ONEPASS_CACHE", str(cache))
-        prepare()
+        open_store("omniglot")
     return cache
 
 
@@ -473,12 +356,14 @@ def real(real_cache, monkeypatch):
     """The real Omniglot, prepared once."""
     monkeypatch.delenv("ONEPASS_DATA")
     monkeypatch.setenv("ONEPASS_CACHE", str(real_cache))
-    return read_store(prepare())
+    store = open_store("omniglot")
+    return store.images, store.manifest
 
 
 def test_real_omniglot_has_964_and_659_classes_of_20(real):
     images, manifest = real
-    assert [len(manifest.splits[split]) for split in ("train", "test")] == [964, 659]
+    splits = by_class(open_store("omniglot"), validation=False).splits
+    assert [len(splits[split]) for split in ("train", "test")] == [964, 659]
     assert images.shape == (32_460, 1, 32, 32)
     assert set(manifest.counts) == {20}
     assert len(set(manifest.classes)) == 1623
@@ -487,9 +372,9 @@ def test_real_omniglot_has_964_and_659_classes_of_20(real):
 
 def test_real_alphabets_do_not_cross_the_split(real):
     _, manifest = real
+    splits = by_class(open_store("omniglot"), validation=False).splits
     alphabets = [
-        {manifest.classes[i].split("/")[0] for i in manifest.splits[split]}
-        for split in ("train", "test")
+        {manifest.classes[i].split("/")[0] for i in splits[split]} for split in ("train", "test")
     ]
     assert [len(each) for each in alphabets] == [30, 20]
     assert not alphabets[0] & alphabets[1]
@@ -506,7 +391,7 @@ def test_real_drawings_are_dark_ink_on_white(real):
 
 def test_validation_holds_out_the_same_96_classes_everywhere(real):
     _, manifest = real
-    held_out = sorted(manifest.classes[i] for i in omniglot.read().splits["validation"])
+    held_out = sorted(manifest.classes[i] for i in manifest.splits["validation"])
     assert len(held_out) == 96
     # what results in papers and checkpoints rest on; a change makes them incomparable
     assert hashlib.sha256("\n".join(held_out).encode()).hexdigest() == (
@@ -515,27 +400,27 @@ def test_validation_holds_out_the_same_96_classes_everywhere(real):
 
 
 def test_without_validation_nothing_is_held_out(real):
-    assert omniglot.omniglot(validation=False).splits == ("train", "test")
-    splits = omniglot.read(validation=False).splits
+    assert BENCHMARKS.build("omniglot", validation=False).splits == ("train", "test")
+    splits = by_class(open_store("omniglot"), validation=False).splits
     assert {split: len(ids) for split, ids in splits.items()} == {"train": 964, "test": 659}
 
 
 def test_real_splits_share_no_class(real):
-    _, manifest = real
-    classes = omniglot.read().splits
+    classes = by_class(open_store("omniglot")).splits
     together = [i for ids in classes.values() for i in ids]
     assert sorted(together) == list(range(1623))
-    assert sorted(classes["train"] + classes["validation"]) == manifest.splits["train"]
+    background = by_class(open_store("omniglot"), validation=False).splits["train"]
+    assert sorted([*classes["train"], *classes["validation"]]) == background
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_real_episodes_are_of_their_split(split, real):
     images, _ = real
     whose = {image.tobytes(): row // 20 for row, image in enumerate(images)}
-    benchmark, rng = omniglot.omniglot(), torch.Generator().manual_seed(0)
+    benchmark, rng = BENCHMARKS.build("omniglot"), torch.Generator().manual_seed(0)
     train, test, _ = benchmark.sample(split, EpisodeSpec(90, 10, 10), 3, rng)
     x = torch.cat([part.x.unflatten(1, (90, 10)) for part in (train, test)], 2)
-    classes = omniglot.read().splits[split]
+    classes = by_class(open_store("omniglot")).splits[split]
     pixels = ((x + 1) * 127.5).round().to(torch.uint8).flatten(0, 1).numpy()
     for task in pixels:
         (of_task,) = {whose[image.tobytes()] for image in task}

@@ -17,6 +17,7 @@ _HOMES = {
     "Examples": "onepass.episodes",
     "Learner": "onepass.learner",
     "Mixer": "onepass.mixers.base",
+    "Store": "onepass.data.store",
     "Vector": "onepass.targets",
     "draw": "onepass.benchmarks.base",
     "evaluate": "onepass.evaluation",
@@ -34,6 +35,7 @@ __all__ = [
     "Examples",
     "Learner",
     "Mixer",
+    "Store",
     "Vector",
     "__version__",
     "draw",
@@ -47,6 +49,7 @@ __all__ = [
 if TYPE_CHECKING:
     from onepass.benchmarks.base import Benchmark, draw
     from onepass.config import Config
+    from onepass.data.store import Store
     from onepass.episodes import Episodes, EpisodeSpec, Examples
     from onepass.evaluation import evaluate
     from onepass.learner import Learner, probe

@@ -4,7 +4,8 @@ import sys
 
 import typer
 
-from onepass.cli import app, data_app
+from onepass.cli import app
+from onepass.cli_data import data_app
 from onepass.signals import Interrupted
 
 
@@ -14,6 +15,9 @@ def main() -> None:
         sys.exit(app(args=arguments))
     try:
         code = app(args=arguments, standalone_mode=False)
+        if code == 130:
+            # typer makes an exit of an interrupt
+            _fail("stopped")
     except typer.TyperException as error:
         message = getattr(error, "format_message", lambda: str(error))()
         if message.startswith("Usage:"):

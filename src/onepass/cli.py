@@ -1,7 +1,6 @@
 """The command line. Heavy imports happen inside the commands, so that help is instant."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -9,6 +8,7 @@ from typing import Annotated, Literal, get_args
 import typer
 from typer import Argument, Option
 
+from onepass.cli_data import data_app, use_data
 from onepass.options import (
     AsJson,
     Benchmark,
@@ -33,9 +33,6 @@ app = typer.Typer(
     help="Learn from a stream in one forward pass, and meta-train the models that can.\n\n"
     "Example: onepass quickstart",
     epilog="--debug anywhere on the line shows the traceback of an error.",
-)
-data_app = typer.Typer(
-    no_args_is_help=True, help="See and prepare data sets.\n\nExample: onepass data list"
 )
 app.add_typer(data_app, name="data")
 
@@ -94,7 +91,8 @@ def list_(as_json: AsJson = False) -> None:
         print(f"{kind:<12}{', '.join(names)}")
     images = [name for name in BENCHMARKS if "view" in BENCHMARKS.options(name)]
     print(f"\nA view says what is asked of {', '.join(images)}: benchmark.view=rotation")
-    print("Your own benchmark, learner or mixer is named MODULE:CLASS wherever a name is taken.")
+    print("Your own pictures are folder:PATH or npz:PATH wherever a benchmark is named;")
+    print("your own benchmark, learner or mixer is MODULE:CLASS wherever a name is taken.")
 
 
 @app.command()
@@ -141,7 +139,7 @@ def train(
 
     Example: onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
     """
-    _use(data)
+    use_data(data)
     from onepass.describe import asks_for_classes
     from onepass.run import Run
     from onepass.tables import print_result
@@ -182,7 +180,7 @@ def evaluate(
 
     Example: onepass evaluate runs/quickstart --tasks 5 --shots 1
     """
-    _use(data)
+    use_data(data)
     from onepass.evaluation import evaluate_run
     from onepass.tables import print_evaluation
     from onepass.training import pick_device
@@ -220,7 +218,7 @@ def forgetting(
 
     Example: onepass forgetting runs/quickstart
     """
-    _use(data)
+    use_data(data)
     from dataclasses import asdict
 
     from onepass.forgetting import forgetting_of_run
@@ -261,44 +259,6 @@ def check(
         raise ValueError(f"{component} breaks {failed} law(s)")
 
 
-@data_app.command("list")
-def data_list(data: Data = None, as_json: AsJson = False) -> None:
-    """Which data sets there are, and which are prepared.
-
-    Example: onepass data list
-    """
-    _use(data)
-    from onepass.data import data_sets
-
-    sets = data_sets()
-    if as_json:
-        print(json.dumps(sets, indent=2))
-        return
-    for name, facts in sets.items():
-        print(f"{name:<12}{facts['state']:<14}{facts['where']}")
-
-
-@data_app.command("prepare")
-def data_prepare(
-    name: Annotated[str, Argument(help="A data set, such as omniglot.")], data: Data = None
-) -> None:
-    """Decode a data set once; downloads what is not there, checked.
-
-    Example: onepass data prepare omniglot --data ~/downloads
-    """
-    _use(data)
-    from onepass.data import prepare_data
-
-    print(f"{name} is ready in {prepare_data(name)}")
-
-
-def _use(data: Path | None) -> None:
-    if data is not None:
-        if not data.is_dir():
-            raise ValueError(f"--data {data}: there is no such folder")
-        os.environ["ONEPASS_DATA"] = str(data)
-
-
 def _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed):
     from onepass.config import override
     from onepass.recipes import make_config
@@ -313,7 +273,10 @@ def _given(**flags: int | None) -> dict[str, int]:
 
 
 def _run_name(config, settings: list[str]) -> str:
-    names = f"{config.benchmark.name}-{config.learner.name}"
+    # folder:/a/long/path/flowers is folder-flowers
+    kind, _, rest = config.benchmark.name.partition(":")
+    benchmark = "-".join(part for part in (kind, Path(rest).stem) if part)
+    names = f"{benchmark}-{config.learner.name}"
     shape = f"{config.tasks}x{config.shots}-q{config.queries}"
     name = f"{names}-{shape}-{config.recipe}-seed{config.seed}"
     text = "-".join([name, *settings])

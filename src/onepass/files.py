@@ -1,10 +1,10 @@
 """Files written whole or not at all, and where the project keeps its own."""
 
+import fcntl
 import json
 import os
 import re
-import shutil
-import tempfile
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -64,18 +64,13 @@ def write_json(path: Path, content: Any) -> None:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `path` at the end, unless another process was first."""
+def alone(path: Path, wait: str) -> Iterator[None]:
+    """Only one process at a time makes `path`; the others say `wait`, and do."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield temporary
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
         try:
-            os.replace(temporary, path)
-        except OSError:
-            if not path.is_dir():
-                raise
-    except OSError as error:
-        raise OSError(f"could not write {path}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(wait, file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-Benchmark = Annotated[str, Argument(help="A benchmark, or MODULE:CLASS for your own.")]
+Benchmark = Annotated[str, Argument(help="A benchmark, folder:PATH, npz:PATH or MODULE:CLASS.")]
 LearnerName = Annotated[str, Argument(help="A learner, or MODULE:CLASS for your own.")]
 RunPath = Annotated[Path, Argument(help="The folder of a finished run.")]
 Settings = Annotated[

@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,8 @@ PositiveReal = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Registry(Mapping[str, Callable]):
     """Builders by name, found by importing every module of one package.
 
-    Wherever a name is taken, `MODULE:CLASS` names anyone's own.
+    `NAME:TEXT` gives the builder of that name the text as its first option, if that has no
+    default; wherever a name is taken, `MODULE:CLASS` names anyone's own.
     """
 
     def __init__(self, kind: str, base: str, given: Sequence[str]):
@@ -52,7 +54,8 @@ class Registry(Mapping[str, Callable]):
             if parameter.default is inspect.Parameter.empty and key not in options
         ]
         if missing:
-            raise ValueError(f"the {self.kind} {name!r} needs {', '.join(missing)}")
+            way = f"{name}:{missing[0].upper()} or {self.kind}.{missing[0]}=..."
+            raise ValueError(f"the {self.kind} {name!r} needs {', '.join(missing)}: say {way}")
         built, base = builder(*args, **options), load_object(self.base)
         if not isinstance(built, base):
             raise ValueError(
@@ -61,8 +64,10 @@ class Registry(Mapping[str, Callable]):
         return built
 
     def options(self, name: str) -> dict[str, inspect.Parameter]:
-        """What the builder takes beside what it is always given."""
-        return dict(self._parameters(name)[len(self.given) :])
+        """What the builder takes beside what it is always given, and what its name says."""
+        said = getattr(self[name], "keywords", {})
+        takes = self._parameters(name)[len(self.given) :]
+        return {key: parameter for key, parameter in takes if key not in said}
 
     def given_types(self, name: str) -> list[Any]:
         """The annotations of what it is always given; None where there is none."""
@@ -90,15 +95,26 @@ class Registry(Mapping[str, Callable]):
             importlib.import_module(f"{self.package}.{module.name}")
 
     def __getitem__(self, name: str) -> Callable:
-        if ":" in name:
-            return load_object(name)
+        head, colon, text = name.partition(":")
         self._discover()
+        if colon and head in self._builders:
+            return self._with_text(head, text)
+        if colon:
+            return load_object(name)
         if name not in self._builders:
             choices = ", ".join(sorted(self._builders))
             raise ValueError(
                 f"no {self.kind} {name!r}; there are: {choices}, or MODULE:CLASS for your own"
             )
         return self._builders[name]
+
+    def _with_text(self, head: str, text: str) -> Callable:
+        first = next(iter(self.options(head).items()), None)
+        if first is None or first[1].default is not inspect.Parameter.empty:
+            raise ValueError(f"the {self.kind} {head!r} takes nothing after a colon")
+        if not text:
+            raise ValueError(f"{head}: needs its {first[0]}, such as {head}:{first[0].upper()}")
+        return partial(self._builders[head], **{first[0]: text})
 
     def __contains__(self, name: object) -> bool:
         return name in list(self)

@@ -1,0 +1,97 @@
+"""A contact sheet: a row for each class, so that a person sees that names and images agree."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+
+from onepass.benchmarks.base import Benchmark
+from onepass.data.store import Store
+from onepass.episodes import EpisodeSpec
+from onepass.plots import INK, letter, save_figure
+
+Row = tuple[str, np.ndarray]  # a name, and uint8 images [S C H W]
+# where a name needs more letters than the default font has
+WIDE_FONTS = (
+    "Noto Sans CJK",
+    "Source Han Sans",
+    "WenQuanYi",
+    "SimHei",
+    "PingFang",
+    "IPA",
+    "Hiragino",
+)
+INCHES = 0.62  # of an image on the sheet
+
+
+def save_sheet(rows: list[Row], title: str, path: Path) -> None:
+    """All rows as one picture, with a name and a thin white gap for each."""
+    samples = max(len(images) for _, images in rows)
+    height, width = (edge + 2 for edge in rows[0][1].shape[2:])
+    page = np.full((len(rows) * height, samples * width, 3), 255, np.uint8)
+    for k, (_, images) in enumerate(rows):
+        for n, image in enumerate(images):
+            top, left = k * height + 1, n * width + 1
+            page[top : top + height - 2, left : left + width - 2] = image.transpose(1, 2, 0)
+    figure = Figure(
+        figsize=(2.8 + INCHES * samples, 0.6 + INCHES * len(rows)), layout="constrained"
+    )
+    axis = figure.subplots()
+    axis.imshow(page, interpolation="nearest")
+    axis.set(xticks=[], yticks=[(k + 0.5) * height for k in range(len(rows))])
+    names = [_written(name) for name, _ in rows]
+    labels = axis.set_yticklabels([name for name, _ in names], color=INK, fontsize=8)
+    for label, (_, font) in zip(labels, names, strict=True):
+        label.set_fontfamily(font)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    figure.suptitle(title, color=INK, fontsize=10)
+    save_figure(figure, path)
+
+
+def rows_of_store(store: Store, classes: int, samples: int) -> list[Row]:
+    """Classes and images spread evenly over all there are."""
+    manifest = store.manifest
+    split = {number: name for name, ids in manifest.splits.items() for number in ids}
+    rows = []
+    for number in _spread(len(manifest.classes), classes):
+        images = store.of_class(number)
+        chosen = np.array(images[_spread(len(images), samples)])
+        rows.append((f"{manifest.classes[number]}  ({split[number]})", chosen))
+    return rows
+
+
+def rows_of_benchmark(benchmark: Benchmark, classes: int, samples: int) -> list[Row]:
+    """A drawn benchmark has no names: its classes are lettered."""
+    if len(benchmark.x_shape) != 3:
+        raise ValueError("this benchmark has no images to show")
+    spec, rng = EpisodeSpec(classes, samples, 1), torch.Generator().manual_seed(0)
+    x = benchmark.sample("train", spec, 1, rng).train.x[0].unflatten(0, (classes, samples))
+    images = ((x + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
+    return [(letter(k), images[k]) for k in range(classes)]
+
+
+def _spread(among: int, count: int) -> list[int]:
+    return sorted({int(place) for place in np.linspace(0, among - 1, min(count, among))})
+
+
+def _written(name: str) -> tuple[str, str]:
+    """The name and a font that has its letters; code points where there is none."""
+    for family in ("DejaVu Sans", *_wide_fonts()):
+        font = get_font(findfont(FontProperties(family=family)))
+        if all(font.get_char_index(ord(sign)) for sign in name):
+            return _shortened(name), family
+    plain = "".join(sign if ord(sign) < 128 else f"U+{ord(sign):04X}" for sign in name)
+    return _shortened(plain), "DejaVu Sans"
+
+
+def _wide_fonts() -> list[str]:
+    return sorted({font.name for font in fontManager.ttflist if font.name.startswith(WIDE_FONTS)})
+
+
+def _shortened(name: str) -> str:
+    name = name if len(name) <= 30 else f"{name[:13]} ... {name[-12:]}"
+    # a dollar sign would begin a formula
+    return name.replace("$", r"\$")
