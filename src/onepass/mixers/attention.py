@@ -93,19 +93,24 @@ def _read(
     visible: Bool[Tensor, "B Q T"] | None = None,
 ) -> tuple[Float[Tensor, "B H L K"], Float[Tensor, "B H Q C T"]]:
     """Queries of `chunk` tokens see the (visible) past and themselves; also the past's logits."""
-    q, k, v = asked
+    q, k, v = (part.unflatten(2, (-1, chunk)) for part in asked)
     q = q * q.shape[-1] ** -0.5
-    past = torch.einsum("bhlk,bhtk->bhlt", q, state.keys).unflatten(2, (-1, chunk))
+    past = torch.einsum("bhlk,bhtk->bhlt", q.flatten(2, 3), state.keys).unflatten(2, (-1, chunk))
     if visible is not None:
         past = past.masked_fill(~visible[:, None, :, None], -torch.inf)
-    q, k, v = (part.unflatten(2, (-1, chunk)) for part in (q, k, v))
-    self_ = torch.einsum("bhqck,bhqdk->bhqcd", q, k)
-    later = q.new_ones(chunk, chunk, dtype=torch.bool).triu(1)
-    logits = torch.cat([past, self_.masked_fill(later, -torch.inf)], -1)
-    weight = logits.softmax(-1).to(v.dtype)
-    from_past, from_self = weight[..., :-chunk], weight[..., -chunk:]
-    mixed = torch.einsum("bhlt,bhtk->bhlk", from_past.flatten(2, 3), state.values)
-    return mixed + torch.einsum("bhqcd,bhqdk->bhqck", from_self, v).flatten(2, 3), past
+    # chunks are a token or a few: sums of products, which no matrix unit would do faster
+    own = (q[..., :, None, :] * k[..., None, :, :]).sum(-1)
+    own = own.masked_fill(own.new_ones(chunk, chunk, dtype=torch.bool).triu(1), -torch.inf)
+    # a softmax over both without laying them side by side; in full precision also under autocast
+    past, own = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in (past, own))
+    largest = own.detach().amax(-1, keepdim=True)
+    if past.shape[-1]:
+        largest = torch.maximum(largest, past.detach().amax(-1, keepdim=True))
+    on_past, on_own = (past - largest).exp(), (own - largest).exp()
+    total = on_past.sum(-1) + on_own.sum(-1)
+    mixed = torch.einsum("bhlt,bhtk->bhlk", on_past.flatten(2, 3).to(v.dtype), state.values)
+    mixed = mixed + (on_own[..., None] * v[..., None, :, :]).sum(-2).flatten(2, 3)
+    return (mixed / total.flatten(2, 3)[..., None]).to(v.dtype), past
 
 
 def _misplaced(logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
@@ -114,6 +119,5 @@ def _misplaced(logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -
     The weight of a task is the sum over its tokens, so the log-sum-exp over tasks is the one over
     all tokens, and only the right task's own sum is needed beside it.
     """
-    logits = logits.float() if logits.dtype == torch.bfloat16 else logits
     mine = logits.masked_fill(~own[:, None, :, None], -torch.inf)
     return (logits.logsumexp(-1) - mine.logsumexp(-1)).mean()
