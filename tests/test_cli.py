@@ -263,7 +263,7 @@ def test_check_holds_anyones_component_to_the_laws(command, tmp_path):
     (tmp_path / "mine.py").write_text(MIXER)
     good = command("check", "mine:Average")
     assert good.returncode == 0, good.stderr
-    assert good.stdout.count("holds") == 5
+    assert good.stdout.count("holds") == 6
     bad = command("check", "mine:Leaky")
     assert bad.returncode == 2
     assert "FAILS  causal" in bad.stdout
