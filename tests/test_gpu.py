@@ -1,5 +1,6 @@
 """What only a CUDA card can show (make test-gpu)."""
 
+import copy
 from dataclasses import replace
 from itertools import islice
 from typing import get_args
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from onepass import checks, training
+from onepass import checks, encoders, training
 from onepass.benchmarks import bank, ink_kernel
 from onepass.benchmarks.augment import small_maps
 from onepass.benchmarks.bank import ByClass, Stored
@@ -150,6 +151,28 @@ def test_the_kernel_of_the_inner_loop_is_the_loop(length, classes, monkeypatch):
         )
         found.append([*parts, *torch.autograd.grad(loss, given)])
     assert_close(*found, **checks.TIGHT)
+
+
+@pytest.mark.parametrize("shape", [(6, 1, 32, 32), (3, 1, 7, 9)])
+def test_the_first_layer_is_the_same_in_one_kernel(shape, monkeypatch):
+    """Answers, slopes and what batch-norm remembers; products of the card round to TF32."""
+    torch.manual_seed(0)
+    x, found = torch.randn(shape, device="cuda"), []
+    made = encoders.cnn(shape[1:], channels=(32, 16), strides=(1, 2)).cuda().double().float()
+    for there in (True, False):
+        encoder = copy.deepcopy(made)
+        assert there is False or encoders.fuses(list(encoder)[:3], x)
+        with monkeypatch.context() as patched:
+            if not there:
+                patched.setattr(encoders, "HAS_KERNEL", False)
+                x = x.double()
+                encoder.double()
+            out = encoder(x)
+        slopes = torch.autograd.grad(out.square().mean(), list(encoder.parameters()))
+        found.append([out, *slopes, *encoder.buffers()])
+    for one, other in zip(*found, strict=True):
+        scale = other.double().abs().max()
+        assert ((one.double() - other.double()).abs().max() / scale) < 5e-3
 
 
 @pytest.mark.parametrize("name", ["oml", "anml"])

@@ -10,6 +10,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from onepass.encoder_kernel import HAS_KERNEL, first_layer
+
 Norm = Literal["batch", "group", "none"]
 CHANNELS = (32, 64, 128, 256, 256)
 PATCH = 32  # numbers in a patch that are few
@@ -21,6 +23,44 @@ class Encoder(nn.Sequential):
     def __init__(self, *layers: nn.Module, features: int):
         super().__init__(*layers)
         self.features = features
+
+    def forward(self, input: Tensor) -> Tensor:
+        layers = list(self)
+        if fuses(layers[:3], input):
+            input, layers = fused(layers[0], layers[1], input), layers[3:]
+        for layer in layers:
+            input = layer(input)
+        return input
+
+
+def fuses(layers: list[nn.Module], x: Tensor) -> bool:
+    """Whether there is a kernel for these as a first layer: see `encoder_kernel.py`."""
+    if not (HAS_KERNEL and x.is_cuda and x.dtype == torch.float32) or x.requires_grad:
+        return False
+    if [type(layer) for layer in layers] != [Convolution, nn.BatchNorm2d, nn.ReLU]:
+        return False
+    convolution, norm, _ = layers
+    assert isinstance(convolution, Convolution)
+    return (
+        norm.training
+        and (convolution.in_channels, convolution.stride) == (1, (1, 1))
+        and convolution.bias is None
+        and convolution.out_channels in (16, 32, 64, 128)
+        and x.numel() * convolution.out_channels < 2**31
+    )
+
+
+def fused(convolution: nn.Module, norm: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(convolution, Convolution)
+    assert isinstance(norm, nn.BatchNorm2d)
+    dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
+    out, mean, var = first_layer(x, convolution.weight, norm.weight, norm.bias, norm.eps, dtype)
+    with torch.no_grad():
+        norm.num_batches_tracked.add_(1)  # pyright: ignore[reportOptionalMemberAccess]
+        norm.running_mean.lerp_(mean, norm.momentum)  # pyright: ignore
+        # as torch does it: the variance of the batch to normalise, of the population to remember
+        norm.running_var.lerp_(var * (x.numel() / (x.numel() - 1)), norm.momentum)  # pyright: ignore
+    return out
 
 
 class Convolution(nn.Conv2d):
