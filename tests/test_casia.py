@@ -260,3 +260,17 @@ def test_no_bytes_break_the_reader(content):
 @given(st.one_of(damaged_gnt(), st.binary(max_size=400)))
 def test_thousands_of_files_do_not_break_the_reader(content):
     read_all(content)
+
+
+def test_a_download_that_broke_off_is_gone_on_with(data_folder, monkeypatch):
+    folder = casia.downloads("casia")
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "Gnt1.0Test.zip", "w") as archive:
+        archive.writestr("003-f.gnt", writer(3))
+    missing = casia.missing()
+    assert len(missing) == 9
+    assert "Gnt1.0Test.zip" not in missing
+    # what a person holds may be a part
+    (data_folder / "casia").mkdir()
+    (data_folder / "casia" / "001-f.gnt").write_bytes(writer(1))
+    assert casia.missing() == []

@@ -218,3 +218,16 @@ def test_pixels_are_the_bytes_of_the_file(tmp_path):
     found = list(cifar100.read(chunk, {}))
     assert [name for name, _ in found] == NAMES[:4]
     assert (np.stack([image for _, image in found]) == pixels).all()
+
+
+def test_a_changed_file_beside_the_names_is_another_source(place):
+    for name, content in FILES.items():
+        (place / name).write_bytes(content)
+    before = [chunk.stamp() for chunk in cifar100.chunks()]
+    (place / "train.bin").write_bytes(records(3))
+    after = [chunk.stamp() for chunk in cifar100.chunks()]
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+    (place / "test.bin").unlink()
+    with pytest.raises(ValueError, match=r"no test\.bin beside"):
+        cifar100.chunks()

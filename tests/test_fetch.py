@@ -18,7 +18,7 @@ FILE = "images_background.zip"
 class Server(http.server.BaseHTTPRequestHandler):
     """Sends CONTENT; `breaks` says how many answers end in the middle."""
 
-    breaks, knows_ranges, body, asked = 0, True, CONTENT, []
+    breaks, knows_ranges, body, asked, lies = 0, True, CONTENT, [], 0
 
     def do_GET(self):
         cls, start = type(self), 0
@@ -32,6 +32,9 @@ class Server(http.server.BaseHTTPRequestHandler):
         body = cls.body[start:]
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body)))
+        if start:
+            first = start + cls.lies
+            self.send_header("Content-Range", f"bytes {first}-{len(cls.body) - 1}/{len(cls.body)}")
         self.end_headers()
         if cls.breaks:
             cls.breaks -= 1
@@ -87,6 +90,15 @@ def test_what_an_earlier_process_received_is_kept(server):
     part.write_bytes(CONTENT[:1_000])
     assert download_file("omniglot", FILE).read_bytes() == CONTENT
     assert server.asked == ["bytes=1000-"]
+
+
+def test_other_bytes_than_were_asked_for_are_refused(server):
+    part = downloads("omniglot") / f".{FILE}.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(CONTENT[:1_000])
+    server.lies = 5
+    with pytest.raises(ValueError, match=r"the rest from byte 1,000, and other bytes came"):
+        download_file("omniglot", FILE)
 
 
 def test_two_that_download_at_once_receive_it_once(server, capsys):

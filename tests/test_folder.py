@@ -329,3 +329,82 @@ def test_no_damage_to_an_npz_breaks_the_reader(place, change, data, tmp_path):
         assert str(path) in str(error)  # noqa: PT017
     else:
         assert len(store.images) == sum(store.manifest.counts)
+
+
+def test_folders_that_unicode_cannot_tell_apart_are_refused(flowers):
+    for name in ("caf\u00e9", "cafe\u0301"):
+        (flowers / name).mkdir()
+        (flowers / name / "0.png").write_bytes(picture(9))
+    with pytest.raises(ValueError, match=r"have the same name: rename one of them"):
+        open_folder(flowers)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="names are Unicode there")
+def test_names_that_are_no_unicode_stay_apart(flowers):
+    for name in (b"\xff", b"\xfe"):
+        folder = os.path.join(os.fsencode(flowers), name)
+        try:
+            os.mkdir(folder)
+        except OSError:
+            pytest.skip("this file system takes Unicode names alone")
+        with open(os.path.join(folder, b"0.png"), "wb") as file:
+            file.write(picture(9))
+    classes = open_folder(flowers).manifest.classes
+    assert {"\\xff", "\\xfe"} <= set(classes)
+
+
+def test_a_link_to_a_class_is_no_other_class(flowers, tmp_path):
+    (flowers / "a link").symlink_to(flowers / "flower 3")
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (outside / "0.png").write_bytes(picture(77))
+    (flowers / "weed").symlink_to(outside)
+    store = open_folder(flowers)
+    assert store.manifest.classes == [*(f"flower {k}" for k in range(10)), "weed"]
+
+
+def test_a_folder_is_prepared_once_however_it_is_spelled(flowers, monkeypatch):
+    first = open_folder(flowers)
+    monkeypatch.chdir(flowers.parent)
+
+    def refuse(*arguments):
+        raise AssertionError("prepared again")
+
+    monkeypatch.setattr("onepass.data.prepare._decode_all", refuse)
+    # a cache that cannot be written to is no reason to fail either
+    monkeypatch.setattr("onepass.data.prepare.alone", refuse)
+    for spelled in ("flowers", "./flowers", flowers / ".." / "flowers"):
+        assert open_folder(spelled).manifest == first.manifest
+
+
+def test_a_damaged_store_of_a_folder_is_made_again(flowers):
+    store = open_folder(flowers)
+    manifest = os.path.join(os.path.dirname(store.images.filename), "manifest.json")
+    with open(manifest, "w") as file:
+        file.write("{")
+    assert open_folder(flowers).manifest == store.manifest
+
+
+def test_a_picture_that_changes_while_it_is_read_is_named(flowers, monkeypatch, leftovers):
+    def change(content):
+        (flowers / "flower 0" / "0.png").write_bytes(picture(1, size=(3, 3)))
+        return decode_picture(content)
+
+    monkeypatch.setattr("onepass.data.folder.decode_picture", change)
+    with pytest.raises(ValueError, match=r"0\.png or one beside it changed while it was read"):
+        open_folder(flowers)
+
+
+def test_too_few_of_ones_own_says_what_to_do(flowers):
+    benchmark = BENCHMARKS.build("folder", path=str(flowers))
+    rng = torch.Generator().manual_seed(0)
+    with pytest.raises(ValueError, match=r"classes of 4 images.*benchmark\.fewest=10 does without"):
+        benchmark.sample("train", EpisodeSpec(2, 5, 5), 1, rng)
+    with pytest.raises(ValueError, match=r"2 classes, and tasks is 5; benchmark\.test is"):
+        benchmark.sample("test", EpisodeSpec(5, 1, 1), 1, rng)
+
+
+def test_every_file_has_its_own_checksum_in_the_manifest(flowers):
+    each = open_folder(flowers).manifest.files["each"]
+    assert len(each) == 40
+    assert "flower 3/2.png" in each

@@ -184,3 +184,16 @@ def test_no_bytes_break_the_reader(content, tmp_path):
 @given(content=st.one_of(any_lines, st.binary(max_size=300)))
 def test_thousands_of_files_do_not_break_the_reader(content, tmp_path):
     read_all(tmp_path / "file.tsv", content)
+
+
+def test_a_file_without_lines_is_read_once_and_not_once_for_every_range(tmp_path, monkeypatch):
+    monkeypatch.setattr(msceleb, "LONGEST_LINE", 100)
+    path = tmp_path / "long.tsv"
+    path.write_bytes(b"x" * 100_000)
+    read = 0
+    for start in range(0, 100_000, 1_000):
+        with open(path, "rb") as file:
+            found = list(msceleb.lines(file, start, start + 1_000))
+            read += file.tell() - start
+        assert len(found) == (start == 0)
+    assert read < 250_000

@@ -55,10 +55,12 @@ def data_prepare(
     Example: onepass data prepare omniglot --data ~/downloads
     """
     use_data(data)
-    from onepass.data import prepare_data, where_from
+    from onepass.data import prepare_data
 
     store = prepare_data(name, agree)
-    print(f"{name} is ready in {where_from(name)}: {_summary(store)}")
+    file = getattr(store.images, "filename", None)
+    where = f" in {Path(file).parent}" if file else ""
+    print(f"{name} is ready{where}: {_summary(store)}")
 
 
 @data_app.command("show")
@@ -83,9 +85,14 @@ def data_show(
     kind, _, place = name.partition(":")
     path = out or Path(f"{Path(place).stem or kind}.png")
     if kind not in (*READERS, *OWN):
-        rows = rows_of_benchmark(BENCHMARKS.build(name), classes, samples)
-        save_sheet(rows, f"{name}, drawn as needed", path)
-        print(f"sheet: {path}")
+        benchmark = BENCHMARKS.build(name)
+        title = ". ".join(filter(None, [f"{name}, drawn as needed", benchmark.credit]))
+        save_sheet(rows_of_benchmark(benchmark, classes, samples), title, path)
+        facts = {"name": name, "x_shape": benchmark.x_shape, "credit": benchmark.credit}
+        if as_json:
+            print(json.dumps(facts | {"sheet": str(path)}, indent=2))
+            return
+        print(f"{title}\nsheet: {path}")
         return
     store = prepare_data(name) if verify else open_store(name)
     save_sheet(rows_of_store(store, classes, samples), f"{name}: {_summary(store)}", path)

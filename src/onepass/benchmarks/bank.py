@@ -102,7 +102,8 @@ class Stored:
     def check(self, split: Split, spec: EpisodeSpec) -> None:
         """One clear line when a split cannot fill the episodes asked for."""
         name = f"{self.name}'s {split} split"
-        check_enough(name, self.classes(split), self._fewest[split], spec)
+        own = self.name.startswith(("folder:", "npz:"))
+        check_enough(name, self.classes(split), self._fewest[split], spec, own)
 
     def draw(self, split: Split, chosen: Tensor, samples: int, rng: torch.Generator) -> Tensor:
         return draw_images(self._on(rng.device)[split], chosen, samples, rng)
@@ -130,12 +131,17 @@ class Stored:
             return self._banks[device]
 
 
-def check_enough(name: str, classes: int, fewest: int, spec: EpisodeSpec) -> None:
-    """One clear line when a bank cannot fill the episodes asked for."""
+def check_enough(
+    name: str, classes: int, fewest: int, spec: EpisodeSpec, own: bool = False
+) -> None:
+    """One clear line when a bank cannot fill the episodes asked for; a person's own can be cut."""
     if spec.tasks > classes:
-        raise ValueError(f"{name} has {classes} classes, and tasks is {spec.tasks}")
+        share = "; benchmark.test is the share of classes for it" if own else ""
+        raise ValueError(f"{name} has {classes} classes, and tasks is {spec.tasks}{share}")
     if spec.shots + spec.queries > fewest:
+        need = spec.shots + spec.queries
+        without = f"; benchmark.fewest={need} does without such classes" if own else ""
         raise ValueError(
             f"{name} has classes of {fewest} images, and shots + queries is "
-            f"{spec.shots} + {spec.queries} = {spec.shots + spec.queries}"
+            f"{spec.shots} + {spec.queries} = {need}{without}"
         )

@@ -134,7 +134,9 @@ def bend(points: Float[Tensor, "N P 2"], noise: Noise) -> Float[Tensor, "N P 2"]
 def slant(points: Float[Tensor, "N P 2"], noise: Noise) -> Float[Tensor, "N P 2"]:
     """Slant, shear and aspect of one writer."""
     matrix = torch.eye(2, device=points.device) + SLANT * noise.normal(2, 2)
-    return torch.bmm(points, matrix) * torch.exp(ASPECT * noise.normal(1, 2))
+    # sums of products, since a matrix product may round to fewer bits on a card
+    slanted = (points[..., None] * matrix[:, None]).sum(2)
+    return slanted * torch.exp(ASPECT * noise.normal(1, 2))
 
 
 def pen_down(strokes: Strokes, noise: Noise) -> Bool[Tensor, "N segments"]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.data.reader import Chunk, Counts, Reader, Skipped, skip
+from onepass.data.reader import Chunk, Counts, Piece, Reader, Skipped, skip
 from onepass.data.store import Manifest, checksum
 from onepass.files import write_json
 
@@ -29,9 +29,9 @@ class Decoded:
     grey: bool
 
 
-def assemble(reader: Reader, chunks: Sequence[Chunk], work: Path, fingerprint: str) -> None:
+def assemble(reader: Reader, pieces: Sequence[Piece], work: Path, fingerprint: str) -> None:
     """The store of all chunks, in `work/store`."""
-    decoded = _gather(reader, chunks, work)
+    decoded = _gather(reader, pieces, work)
     names, splits = reader.arrange(decoded.counts)
     counts = list(decoded.counts.values())
     channels = 1 if reader.may_be_grey and decoded.grey else reader.shape[0]
@@ -43,7 +43,7 @@ def assemble(reader: Reader, chunks: Sequence[Chunk], work: Path, fingerprint: s
     offset = images.offset
     del images
     with open(folder / "images.npy", "r+b") as file:
-        _sort(_blocks(reader, chunks, work, decoded, channels), counts, file.fileno(), offset)
+        _sort(_blocks(reader, pieces, work, decoded, channels), counts, file.fileno(), offset)
         os.fsync(file.fileno())
     images = np.load(folder / "images.npy", mmap_mode="r", allow_pickle=False)
     manifest = Manifest(
@@ -55,7 +55,7 @@ def assemble(reader: Reader, chunks: Sequence[Chunk], work: Path, fingerprint: s
         counts=counts,
         splits=splits,
         checksum=checksum(images),
-        files=_source_files(chunks),
+        files=_source_files([piece.chunk for piece in pieces]),
         skipped={
             why: {"records": records, "first": first}
             for why, (records, first) in decoded.skipped.items()
@@ -65,13 +65,13 @@ def assemble(reader: Reader, chunks: Sequence[Chunk], work: Path, fingerprint: s
     write_json(folder / "manifest.json", asdict(manifest))
 
 
-def _gather(reader: Reader, chunks: Sequence[Chunk], work: Path) -> Decoded:
+def _gather(reader: Reader, pieces: Sequence[Piece], work: Path) -> Decoded:
     numbers: list[np.ndarray] = []
     seen: dict[str, int] = {}
     skipped: Skipped = {}
     grey = True
-    for chunk in chunks:
-        facts = json.loads((work / f"{chunk.stamp}.json").read_text())
+    for piece in pieces:
+        facts = json.loads((work / f"{piece.stamp}.json").read_text())
         found = (seen.setdefault(key, len(seen)) for key in facts["keys"])
         numbers.append(np.fromiter(found, np.int32, len(facts["keys"])))
         for reason, (records, where) in facts["skipped"].items():
@@ -79,8 +79,8 @@ def _gather(reader: Reader, chunks: Sequence[Chunk], work: Path) -> Decoded:
         grey = grey and facts["grey"]
     sizes = sum((np.bincount(each, minlength=len(seen)) for each in numbers), np.zeros(len(seen)))
     kept = sorted(key for key, number in seen.items() if sizes[number] >= reader.fewest)
-    dropped = [key for key in seen if key not in set(kept)] if len(kept) < len(seen) else []
-    for key in dropped:
+    whole = set(kept)
+    for key in (key for key in seen if key not in whole):
         why = f"images of classes with fewer than {reader.fewest}"
         skip(skipped, why, key, int(sizes[seen[key]]))
     if not kept:
@@ -94,12 +94,12 @@ def _gather(reader: Reader, chunks: Sequence[Chunk], work: Path) -> Decoded:
 
 
 def _blocks(
-    reader: Reader, chunks: Sequence[Chunk], work: Path, decoded: Decoded, channels: int
+    reader: Reader, pieces: Sequence[Piece], work: Path, decoded: Decoded, channels: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Classes and images of a few chunks at a time."""
     numbers, images, size = [], [], 0
-    for chunk, of_chunk in zip(chunks, decoded.numbers, strict=True):
-        raw = np.fromfile(work / f"{chunk.stamp}.images", np.uint8)
+    for piece, of_chunk in zip(pieces, decoded.numbers, strict=True):
+        raw = np.fromfile(work / f"{piece.stamp}.images", np.uint8)
         images.append(raw.reshape(len(of_chunk), *reader.shape)[:, :channels])
         numbers.append(of_chunk)
         size += raw.nbytes
@@ -151,7 +151,10 @@ def _source_files(chunks: Sequence[Chunk]) -> dict[str, Any]:
         "sha256": together,
     }
     if len(files) <= 100:
-        facts["each"] = {file.name: digest for file, digest in digests.items()}
+        above = os.path.commonpath([file.parent for file in files])
+        facts["each"] = {
+            file.relative_to(above).as_posix(): digest for file, digest in digests.items()
+        }
     return facts
 
 

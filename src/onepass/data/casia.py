@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from onepass.data.archives import open_zip
-from onepass.data.fetch import NLPR, REMOTE, folders
+from onepass.data.fetch import NLPR, REMOTE, downloads, folders
 from onepass.data.reader import Chunk, Reader, Skipped, arrange_by_hash, skip
 
 SIZE = 32
@@ -28,7 +28,12 @@ LARGEST_FILE, MOST_RECORDS = 1 << 28, 100_000
 
 
 def missing() -> list[str]:
-    return [] if _sources() else list(REMOTE["casia"])
+    """Of what a person has, whatever is there will do; of a download, all of it."""
+    sources = _sources()
+    if sources and downloads("casia") not in sources[0].parents:
+        return []
+    there = {path.name for path in sources}
+    return [name for name in REMOTE["casia"] if name not in there]
 
 
 def _sources() -> list[Path]:

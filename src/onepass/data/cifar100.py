@@ -40,17 +40,20 @@ def chunks() -> list[Chunk]:
         names = [line.decode("ascii", "replace") for line in file.read(1 << 16).split()]
     if len(names) != CLASSES or len(set(names)) != CLASSES:
         raise ValueError(f"{source}: {NAMES} has {len(set(names))} different names, not {CLASSES}")
-    return [Chunk((source,), (part, *names)) for part in PARTS]
+    if source.name != NAMES:
+        return [Chunk((source,), (part, *names)) for part in PARTS]
+    beside = {part: source.with_name(part) for part in PARTS}
+    for part, path in beside.items():
+        if not path.is_file():
+            raise ValueError(f"no {part} beside {source}")
+    return [Chunk((path, source), (part, *names)) for part, path in beside.items()]
 
 
 @contextmanager
 def _open(source: Path, name: str) -> Iterator[BufferedIOBase]:
     """A file of the archive, or beside the names."""
     if source.name == NAMES:
-        path = source.with_name(name)
-        if not path.is_file():
-            raise ValueError(f"no {name} beside {source}")
-        with open(path, "rb") as file:
+        with open(source.with_name(name), "rb") as file:
             yield file
         return
     try:
@@ -74,7 +77,7 @@ def _member(archive: tarfile.TarFile, source: Path, name: str) -> BufferedIOBase
 
 
 def read(chunk: Chunk, skipped: Skipped) -> Iterator[tuple[str, np.ndarray]]:
-    (source,), (part, *names) = chunk
+    (*_, source), (part, *names) = chunk
     with _open(source, part) as file:
         offset = 0
         while record := file.read(RECORD):

@@ -150,6 +150,8 @@ def _receive(remote: Remote, part: Path, file: str) -> None:
         answer.raise_for_status()
         if answer.status_code != 206:
             there = 0
+        elif not answer.headers.get("Content-Range", "").startswith(f"bytes {there}-"):
+            raise ValueError(f"asked for the rest from byte {there:,}, and other bytes came")
         left = int(answer.headers.get("Content-Length", 0))
         total = there + left if left else remote.megabytes * 1_000_000
         with (

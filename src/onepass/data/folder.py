@@ -31,7 +31,7 @@ def open_folder(path: str | Path, size: int = 32, colour: Colour = "auto") -> St
     if not root.is_dir():
         raise ValueError(f"there is no folder {path}")
     reader = Reader(
-        name=f"folder:{path}",
+        name=f"folder:{root}",
         source=str(root),
         licence="the owner's",
         made=f"{colour}, {size}x{size} bilinear whatever the aspect",
@@ -51,6 +51,7 @@ def chunks(root: Path) -> list[Chunk]:
     files = list(_files(root))
     if not files:
         raise ValueError(f"{root} has no files in it: it needs a folder of pictures for each class")
+    _check_names(root, files)
     starts = range(0, len(files), FILES_IN_CHUNK)
     return [
         Chunk(
@@ -61,11 +62,21 @@ def chunks(root: Path) -> list[Chunk]:
     ]
 
 
+def _check_names(root: Path, files: list[Path]) -> None:
+    """Two folders of one name, as far as Unicode goes, would be one class."""
+    folders: dict[str, Path] = {}
+    for file in files:
+        first = folders.setdefault(class_of(root, file), file.parent)
+        if first != file.parent:
+            raise ValueError(f"{first} and {file.parent} have the same name: rename one of them")
+
+
 def _files(root: Path) -> Iterator[Path]:
-    """Every plain file, not hidden; a link to a folder is followed, but never in a circle."""
+    """Every plain file, not hidden. A link to a folder is followed where it leads out of the root:
+    what is below the root is found without it, and under its own name."""
     seen = set()
     for folder, below, names in os.walk(root, followlinks=True):
-        below[:] = sorted(name for name in below if not name.startswith("."))
+        below[:] = sorted(name for name in below if not _hidden(root, Path(folder, name)))
         if (real := os.path.realpath(folder)) in seen:
             below.clear()
             continue
@@ -74,9 +85,14 @@ def _files(root: Path) -> Iterator[Path]:
         yield from (path for path in paths if path.is_file())
 
 
+def _hidden(root: Path, folder: Path) -> bool:
+    inside = folder.is_symlink() and folder.resolve().is_relative_to(root)
+    return inside or folder.name.startswith(".")
+
+
 def class_of(root: Path, file: Path) -> str:
     """The folder that a picture is in, as it is named below the root; the same on every system."""
-    name = os.fsencode(file.parent.relative_to(root).as_posix()).decode("utf-8", "replace")
+    name = os.fsencode(file.parent.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
     return unicodedata.normalize("NFC", name)
 
 

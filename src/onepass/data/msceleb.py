@@ -52,7 +52,10 @@ def lines(file: BufferedIOBase, start: int, stop: int) -> Iterator[tuple[int, by
     """The lines that begin in a range; of one that is too long, its beginning alone."""
     if start:
         file.seek(start - 1)
-        _finish(file, file.readline(LONGEST_LINE))
+        # a line that goes on beyond the range is not looked for: it begins in an earlier one
+        while not file.readline(LONGEST_LINE).endswith(b"\n"):
+            if file.tell() >= stop:
+                return
     while (offset := file.tell()) < stop and (line := file.readline(LONGEST_LINE)):
         _finish(file, line)
         yield offset, line

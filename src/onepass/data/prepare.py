@@ -15,32 +15,36 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from io import RawIOBase
 from pathlib import Path
 
 import numpy as np
 
 from onepass.data.assemble import assemble
-from onepass.data.reader import Chunk, Reader, Skipped
+from onepass.data.reader import Chunk, Piece, Reader, Skipped
 from onepass.data.store import VERSION, Store, read_store
 from onepass.files import alone, write_json
 from onepass.progress import progress
 
 # less than this is done before other processes have started
-ALONE_CHUNKS, ALONE_BYTES = 4, 4 << 20
+ALONE_CHUNKS, ALONE_BYTES, ALONE_FILES = 4, 4 << 20, 2_000
 
 
 def prepare_store(reader: Reader, path: Path) -> Store:
     """The store at `path`, made now unless it is there already; by one process at a time."""
-    chunks = reader.chunks()
-    fingerprint = _hash(_way(reader), [chunk.stamp for chunk in chunks])
+    pieces = [Piece(chunk, chunk.stamp()) for chunk in reader.chunks()]
+    fingerprint = _hash(_way(reader), [piece.stamp for piece in pieces])
     work = path.with_name(f".{path.name}.work")
+    # looked at before the lock, which a folder that is read-only could not hold
+    if there := _current(path, fingerprint):
+        return there
     with alone(path, f"another process prepares {reader.name}: waiting for it to finish"):
-        if path.is_dir() and (there := read_store(path)).manifest.fingerprint == fingerprint:
+        if there := _current(path, fingerprint):
             return there
         try:
-            _clear(work, chunks, _hash(_way(reader)))
-            _decode_all(reader, chunks, work)
-            assemble(reader, chunks, work, fingerprint)
+            _clear(work, pieces, _hash(_way(reader)))
+            _decode_all(reader, pieces, work)
+            assemble(reader, pieces, work, fingerprint)
         except ValueError:
             # the files are at fault, and another try begins with other files
             shutil.rmtree(work, ignore_errors=True)
@@ -51,6 +55,15 @@ def prepare_store(reader: Reader, path: Path) -> Store:
     return store
 
 
+def _current(path: Path, fingerprint: str) -> Store | None:
+    """The store that is there, unless it is of other files, of another version, or damaged."""
+    try:
+        there = read_store(path) if path.is_dir() else None
+    except ValueError:
+        return None
+    return there if there and there.manifest.fingerprint == fingerprint else None
+
+
 def _way(reader: Reader) -> tuple:
     return VERSION, reader.name, reader.made, reader.shape, reader.fewest
 
@@ -59,14 +72,14 @@ def _hash(*facts: object) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
-def _clear(work: Path, chunks: Sequence[Chunk], way: str) -> None:
+def _clear(work: Path, pieces: Sequence[Piece], way: str) -> None:
     """Keep what was decoded from the same files in the same way, and nothing else."""
     mark = work / "way"
     if work.is_dir() and not (mark.is_file() and mark.read_text() == way):
         shutil.rmtree(work)
     work.mkdir(exist_ok=True)
     mark.write_text(way)
-    kept = {f"{chunk.stamp}{end}" for chunk in chunks for end in (".images", ".json")}
+    kept = {f"{piece.stamp}{end}" for piece in pieces for end in (".images", ".json")}
     for path in work.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -74,36 +87,41 @@ def _clear(work: Path, chunks: Sequence[Chunk], way: str) -> None:
             path.unlink()
 
 
-def _decode_all(reader: Reader, chunks: Sequence[Chunk], work: Path) -> None:
-    todo = [chunk for chunk in chunks if not (work / f"{chunk.stamp}.json").is_file()]
-    start, images = len(chunks) - len(todo), 0
+def _decode_all(reader: Reader, pieces: Sequence[Piece], work: Path) -> None:
+    todo = [piece for piece in pieces if not (work / f"{piece.stamp}.json").is_file()]
+    start, images = len(pieces) - len(todo), 0
     decode = partial(decode_chunk, reader.read, reader.shape, work)
-    with progress(f"preparing {reader.name}", len(chunks), start) as show:
+    with progress(f"preparing {reader.name}", len(pieces), start) as show:
         for done, found in enumerate(_in_parallel(decode, todo, reader.name), start + 1):
             images += found
             show(done, f"{images:,} images")
 
 
 def _in_parallel(
-    decode: Callable[[Chunk], int], chunks: Sequence[Chunk], name: str
+    decode: Callable[[Piece], int], pieces: Sequence[Piece], name: str
 ) -> Iterator[int]:
-    """What `decode` gives for each chunk, as they get done."""
-    size = sum(file.stat().st_size for file in {file for chunk in chunks for file in chunk.files})
-    if len(chunks) <= ALONE_CHUNKS or size < ALONE_BYTES:
-        yield from map(decode, chunks)
+    """What `decode` gives for each piece, as they get done."""
+    files = {file for piece in pieces for file in piece.chunk.files}
+    small = sum(file.stat().st_size for file in files) < ALONE_BYTES and len(files) < ALONE_FILES
+    if len(pieces) <= ALONE_CHUNKS or small:
+        yield from map(decode, pieces)
         return
     # a fresh interpreter each: a fork would copy locks that other threads hold
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(cores(), len(chunks)), context, initializer=_begin_worker)
+    pool = ProcessPoolExecutor(min(cores(), len(pieces)), context, initializer=_begin_worker)
     try:
         # workers are born deaf to ctrl-c: the parent hears it, and ends the work in good order
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            futures = [pool.submit(decode, chunk) for chunk in chunks]
+            futures = [pool.submit(decode, piece) for piece in pieces]
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         for future in as_completed(futures):
             yield future.result()
+    except KeyboardInterrupt:
+        line = f"finishing what was begun of {name}; the same command goes on from there"
+        print(line, file=sys.stderr, flush=True)
+        raise
     except BrokenProcessPool as error:
         raise OSError(
             f"a worker ended without a word while preparing {name}: too little memory, or a script "
@@ -133,22 +151,33 @@ def decode_chunk(
     read: Callable[[Chunk, Skipped], Iterator[tuple[str, np.ndarray]]],
     shape: tuple[int, int, int],
     work: Path,
-    chunk: Chunk,
+    piece: Piece,
 ) -> int:
-    """Decode a chunk into its two files, the second when the first is whole; how many images."""
+    """Decode a piece into its two files, the second when the first is whole; how many images."""
     keys: list[str] = []
     skipped: Skipped = {}
     grey = True
-    path = work / f"{chunk.stamp}.images"
-    with open(path, "wb") as file:
-        for key, image in read(chunk, skipped):
+    path = work / f"{piece.stamp}.images"
+    with open(path, "wb", buffering=0) as file:
+        for key, image in read(piece.chunk, skipped):
             assert image.shape == shape, f"{image.shape} is not {shape}"
             assert image.dtype == np.uint8
             grey = grey and bool((image == image[:1]).all())
             keys.append(key)
-            file.write(np.ascontiguousarray(image).data)
+            _append(file, image, path)
+    if piece.chunk.stamp() != piece.stamp:
+        raise ValueError(f"{piece.chunk.files[0]} or one beside it changed while it was read")
     write_json(path.with_suffix(".json"), {"keys": keys, "skipped": skipped, "grey": grey})
     return len(keys)
+
+
+def _append(file: RawIOBase, image: np.ndarray, path: Path) -> None:
+    content = np.ascontiguousarray(image).data.cast("B")
+    try:
+        while content:
+            content = content[file.write(content) :]
+    except OSError as error:
+        raise OSError(f"could not write {path}: {error.strerror or error}") from error
 
 
 def _put(work: Path, path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from onepass.data.store import split_by_hash
+from onepass.data.store import OWN_TEST, split_by_hash
 
 
 class Chunk(NamedTuple):
@@ -17,12 +17,18 @@ class Chunk(NamedTuple):
     files: tuple[Path, ...]
     part: tuple[Any, ...] = ()
 
-    @property
     def stamp(self) -> str:
         """Another one where a file was changed."""
         stats = [(file.name, file.stat()) for file in self.files]
         facts = [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
         return hashlib.sha256(repr((facts, self.part)).encode()).hexdigest()[:32]
+
+
+class Piece(NamedTuple):
+    """A chunk, and its stamp when the work began."""
+
+    chunk: Chunk
+    stamp: str
 
 
 # reason -> how many records, and where the first was
@@ -61,4 +67,4 @@ def arrange_by_hash(counts: Counts, test: int) -> tuple[list[str], Splits]:
     """So many classes for meta-test; a fifth where there are not twice as many."""
     names = list(counts)
     enough = len(names) >= 2 * test
-    return names, split_by_hash(names, test if enough else round(0.2 * len(names)))
+    return names, split_by_hash(names, test if enough else round(OWN_TEST * len(names)))
