@@ -130,9 +130,23 @@ def test_a_file_that_is_no_drawing_is_named(content, said, drawing):
     assert str(caught.value).startswith(str(file))
 
 
+texts = st.text("MmCcSsLz0123456789.,-+e \n", max_size=40) | st.text(max_size=20)
+
+
 @settings(max_examples=300, deadline=None)
-@given(path=st.text("MmCcSsLz0123456789.,-+e \n", max_size=40) | st.text(max_size=20))
+@given(path=texts)
 def test_any_text_is_read_or_refused(path):
+    read_or_refuse(path)
+
+
+@pytest.mark.slow
+@settings(max_examples=5_000, deadline=None)
+@given(path=texts)
+def test_thousands_of_texts_are_read_or_refused(path):
+    read_or_refuse(path)
+
+
+def read_or_refuse(path):
     with suppress(ValueError):
         strokes = parse_path(path)
         assert all(len(curve) == 4 for stroke in strokes for curve in stroke)

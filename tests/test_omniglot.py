@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch.testing import assert_close
@@ -22,6 +22,7 @@ from onepass.benchmarks.stored import by_class
 from onepass.data import omniglot, open_store
 from onepass.data.fetch import LAKE
 from onepass.data.omniglot import DRAWINGS
+from onepass.data.reader import Chunk
 from onepass.data.store import checksum, hold_out, store_path
 from onepass.episodes import EpisodeSpec
 from onepass.files import data_dir
@@ -337,6 +338,52 @@ def test_what_is_held_out_depends_on_the_names_alone(count, share, data):
     shuffled = data.draw(st.permutations(names))
     _, out_of_shuffled = hold_out(shuffled, range(count), share)
     assert {shuffled[i] for i in out_of_shuffled} == {names[i] for i in out}
+
+
+@remember
+def small_zip() -> bytes:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for k in range(3):
+            archive.writestr(f"images_background/Braille/character01/0001_{k:02}.png", drawing(k))
+    return content.getvalue()
+
+
+@st.composite
+def damaged_zip(draw) -> bytes:
+    content = small_zip()
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(content) - 1))
+        change = draw(st.binary(max_size=4))
+        content = content[:place] + change + content[place + draw(st.integers(0, 4)) :]
+    return content
+
+
+def read_zip(path, content: bytes) -> None:
+    """Every drawing, or one line that names the file."""
+    path.write_bytes(content)
+    chunk = Chunk((path,), ("images_background", "Braille"))
+    try:
+        for _, image in omniglot.read(chunk, {}):
+            assert image.shape == (1, 32, 32)
+    except ValueError as error:
+        assert str(path) in str(error)  # noqa: PT017
+
+
+FUZZ = dict(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(max_examples=200, **FUZZ)
+@given(content=damaged_zip())
+def test_no_bytes_break_the_reader(content, tmp_path):
+    read_zip(tmp_path / "images_background.zip", content)
+
+
+@pytest.mark.slow
+@settings(max_examples=3_000, **FUZZ)
+@given(content=st.one_of(damaged_zip(), st.binary(max_size=600)))
+def test_thousands_of_files_do_not_break_the_reader(content, tmp_path):
+    read_zip(tmp_path / "images_background.zip", content)
 
 
 @pytest.fixture(scope="module")
