@@ -37,7 +37,9 @@ def _check_launched(arguments: list[str]) -> None:
     processes = os.environ.get("WORLD_SIZE", "1")
     if processes != "1" and arguments[:1] != ["train"]:
         command = " ".join(["onepass", *arguments[:1]])
-        raise ValueError(f"only train takes {processes} processes: start {command} without torchrun")
+        raise ValueError(
+            f"only train takes {processes} processes: start {command} without torchrun"
+        )
 
 
 def _fail(message: str, code: int = 2) -> int:

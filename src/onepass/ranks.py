@@ -74,7 +74,7 @@ def joined(device: torch.device) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = store.add("failed", 1) > 1
+        said = _said_before(store)
         if isinstance(error, Interrupted):
             # nothing is under way; otherwise an exchange that hangs would hang this, too
             dist.destroy_process_group()
@@ -82,6 +82,14 @@ def joined(device: torch.device) -> Iterator[None]:
             raise SystemExit(1) from error
         raise
     dist.destroy_process_group()
+
+
+def _said_before(store: dist.Store) -> bool:
+    try:
+        return store.add("failed", 1) > 1
+    except RuntimeError:
+        # the machine that kept count is gone
+        return False
 
 
 @contextmanager
