@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from onepass.signals import Interrupted
@@ -66,7 +68,7 @@ def joined(device: torch.device) -> Iterator[None]:
         raise ValueError(f"many processes train on cpu or cuda, and the device is {device}")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    store, number, processes = next(dist.rendezvous("env://", timeout=PATIENCE))
+    store, number, processes = next(rendezvous("env://", timeout=PATIENCE))
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend, store=store, rank=number, world_size=processes, timeout=PATIENCE
@@ -84,7 +86,7 @@ def joined(device: torch.device) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _said_before(store: dist.Store) -> bool:
+def _said_before(store: Store) -> bool:
     try:
         return store.add("failed", 1) > 1
     except RuntimeError:
@@ -148,7 +150,7 @@ def share_statistics(learner: nn.Module) -> None:
 
 
 class SharedBatchNorm(_BatchNorm):
-    """Batch-norm over equal shares of a batch; torch's own is for cards alone, and waits for them."""
+    """Batch-norm over equal shares of a batch; torch's own is for cards, and waits for them."""
 
     def _check_input_dim(self, input: Tensor) -> None: ...
 
