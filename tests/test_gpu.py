@@ -7,9 +7,10 @@ from typing import get_args
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.testing import assert_close
 
-from onepass import checks, encoders, training
+from onepass import checks, encoders, ranks, training
 from onepass.benchmarks import bank, ink_kernel
 from onepass.benchmarks.augment import small_maps
 from onepass.benchmarks.bank import ByClass, Stored
@@ -74,6 +75,7 @@ def curve(config, steps, mode, said):
     """The losses of the first steps, taken one way or the other."""
     benchmark, learner = build(config)
     learner.cuda().train()
+    ranks.share_statistics(learner)
     optimiser = make_optimiser(config, list(learner.parameters()), torch.device("cuda"))
     parts = config, 0, benchmark, learner, optimiser
     if mode == "plain":
@@ -104,6 +106,23 @@ def test_a_captured_step_is_the_plain_step(mode, precision, tiny):
     assert_close(captured[:5], plain[:5], rtol=close / 10, atol=close / 10)
     means = (part.unflatten(0, (10, 20)).mean(1) for part in (captured, plain))
     assert_close(*means, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("mode", ["captured", "compiled"])
+def test_a_step_with_exchanges_can_be_recorded(mode, tiny, tmp_path):
+    """A group of one: gradients and batch statistics go through all that a group of many has."""
+    learner = Component("transformer", SMALL | {"dropout": 0.0})
+    config = tiny(benchmark=Component("glyphs"), learner=learner, steps=20)
+    plain, said = curve(config, 20, "plain", []), []
+    where = {"init_method": f"file://{tmp_path / 'group'}", "rank": 0, "world_size": 1}
+    dist.init_process_group("cpu:gloo,cuda:nccl", **where)
+    try:
+        together = curve(config, 20, mode, said)
+    finally:
+        dist.destroy_process_group()
+    assert said == []
+    # float32 sums in another order
+    assert_close(together, plain, rtol=2e-3, atol=2e-3)
 
 
 def test_the_same_seed_is_the_same_captured_run(tiny):

@@ -1,6 +1,8 @@
 """The command `onepass`, and `python -m onepass`: every mistake is answered with one line."""
 
+import os
 import sys
+import time
 
 import typer
 
@@ -14,6 +16,7 @@ def main() -> None:
     if len(arguments) < len(sys.argv) - 1:
         sys.exit(app(args=arguments))
     try:
+        _check_launched(arguments)
         code = app(args=arguments, standalone_mode=False)
         if code == 130:
             # typer makes an exit of an interrupt
@@ -34,10 +37,30 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _check_launched(arguments: list[str]) -> None:
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes != "1" and arguments[:1] != ["train"]:
+        command = " ".join(["onepass", *arguments[:1]])
+        raise ValueError(
+            f"only train takes {processes} processes: start {command} without torchrun"
+        )
+
+
 def _fail(message: str, code: int = 2) -> int:
     if message:
+        _wait_for_turn()
         print(f"onepass: {' '.join(message.split())}", file=sys.stderr)
     return code
+
+
+def _wait_for_turn() -> None:
+    """Processes that torchrun started fail alike until they are joined, and one word is enough."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        from onepass.ranks import count
+
+        if count() == 1:
+            # the first one speaks meanwhile, and torchrun ends the others
+            time.sleep(5)
 
 
 def _choices(message: str) -> str:

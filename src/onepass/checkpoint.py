@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from onepass import ranks
 from onepass.config import to_json
 from onepass.files import write_bytes
 from onepass.learner import Learner
@@ -26,11 +27,7 @@ def save_checkpoint(
 
     The checkpoint before this one is kept, older ones go.
     """
-    tensors = {f"learner/{name}": value for name, value in learner.state_dict().items()}
-    for name, parameter in learner.named_parameters():
-        for key, value in optimiser.state.get(parameter, {}).items():
-            tensors[f"optimiser/{key}/{name}"] = value
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    tensors = _tensors(learner, optimiser)
     for name, _ in learner.named_parameters():
         if not torch.isfinite(tensors[f"learner/{name}"]).all():
             raise FloatingPointError(diverged(run, f"{name} is not finite", step, learner.hint()))
@@ -39,6 +36,14 @@ def save_checkpoint(
     write_bytes(run.checkpoint_path(step), save(tensors, metadata=marks | {"checksum": checksum}))
     for path in run.checkpoints()[KEPT:]:
         path.unlink()
+
+
+def _tensors(learner: Learner, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    tensors = {f"learner/{name}": value for name, value in learner.state_dict().items()}
+    for name, parameter in learner.named_parameters():
+        for key, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"optimiser/{key}/{name}"] = value
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def diverged(run: Run, what: str, step: int, hint: str = "") -> str:
@@ -61,6 +66,26 @@ def resume(
     cut_metrics(run, step)
     if not step:
         return 0
+    _put_back(tensors, learner, optimiser)
+    tell(f"resumed from step {step}")
+    return step
+
+
+def share_state(step: int, learner: Learner, optimiser: torch.optim.Optimizer) -> int:
+    """All processes go on from where the first one is; how many steps are done there."""
+    if ranks.count() == 1:
+        return step
+    if ranks.is_first():
+        ranks.from_first(save(_tensors(learner, optimiser), metadata={"step": str(step)}))
+        return step
+    content = ranks.from_first(b"")
+    _put_back(load(content), learner, optimiser)
+    return int(_metadata(content)["step"])
+
+
+def _put_back(
+    tensors: dict[str, Tensor], learner: Learner, optimiser: torch.optim.Optimizer
+) -> None:
     device = next(learner.parameters()).device
     weights = {
         name.removeprefix("learner/"): value
@@ -80,8 +105,6 @@ def resume(
                 # in the layout of the parameter, which the fused step takes for granted
                 state = torch.empty_like(parameter, requires_grad=False).copy_(value)
             optimiser.state[parameter][key] = state
-    tell(f"resumed from step {step}")
-    return step
 
 
 def load_checkpoint(run: Run) -> tuple[int, dict[str, Tensor], dict[Path, str]]:

@@ -141,6 +141,7 @@ def train(
     """
     use_data(data)
     from onepass.describe import asks_for_classes
+    from onepass.ranks import is_first
     from onepass.run import Run
     from onepass.tables import print_result
     from onepass.training import train
@@ -153,8 +154,9 @@ def train(
         offline(config, path, device, tell=_tell)
     else:
         train(config, path, device, tell=_tell)
-    print_result(Run(path).read("result.json"), asks_for_classes(config))
-    print(f"run: {path}")
+    if is_first():
+        print_result(Run(path).read("result.json"), asks_for_classes(config))
+        print(f"run: {path}")
 
 
 @app.command()

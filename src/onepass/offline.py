@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from torch import nn
 
+from onepass import ranks
 from onepass.benchmarks.base import Benchmark, draw
 from onepass.config import STRICT, Config, Positive, first_problem
 from onepass.encoders import Norm, make_encoder
@@ -46,6 +47,8 @@ class Offline:
 def offline(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> None:
     """Like `train`, with the same files in the end; there are no weights worth keeping."""
     where = pick_device(device)
+    if ranks.launched() > 1:
+        raise ValueError("offline takes one process: start it without torchrun")
     try:
         options = TypeAdapter(Offline).validate_python(config.learner.options)
     except ValidationError as error:

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from onepass import __version__
+from onepass import __version__, ranks
 from onepass.benchmarks.base import Benchmark
 from onepass.config import Config, build, differences, from_json, to_json
 from onepass.files import unfinished, write_bytes, write_json
@@ -166,6 +166,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
+        "processes": ranks.count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 

@@ -16,7 +16,7 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def caught_signals() -> Iterator[list[int]]:
+def caught_signals(aloud: bool = True) -> Iterator[list[int]]:
     """A list that SIGINT and SIGTERM write themselves into; a second one acts at once."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -26,9 +26,10 @@ def caught_signals() -> Iterator[list[int]]:
 
     def catch(number: int, frame: object) -> None:
         caught.append(number)
-        name = signal.Signals(number).name
-        word = f"{name}: finishing this step, then saving; once more to leave at once"
-        print(word, file=sys.stderr, flush=True)
+        if aloud:
+            name = signal.Signals(number).name
+            word = f"{name}: finishing this step, then saving; once more to leave at once"
+            print(word, file=sys.stderr, flush=True)
         signal.signal(number, before[number])  # pyright: ignore[reportArgumentType]
 
     for number in before:

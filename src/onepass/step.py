@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from onepass import ranks
 from onepass.benchmarks.base import Benchmark, draw
 from onepass.config import Config
 from onepass.episodes import Episodes
@@ -50,8 +51,10 @@ def drawn_steps(
 def draw_step(
     config: Config, step: int, benchmark: Benchmark, target: Target, rng: torch.Generator
 ) -> Drawn:
+    """The whole batch is drawn, and of many processes each takes its share."""
     episodes = draw(benchmark, target, "train", config.spec, config.batch, rng)
-    return episodes, OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
+    stop = OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
+    return [*parts(episodes, stop, ranks.count())][ranks.rank()]
 
 
 def train_step(
@@ -64,7 +67,9 @@ def train_step(
 
 def set_step(config: Config, step: int, optimiser: torch.optim.Optimizer) -> None:
     """What changes from step to step: the seed of dropout, and the rate, be it on the card."""
-    torch.manual_seed(derive(config.seed, "dropout", step))
+    # each process has masks of its own; the first has those of a single one
+    own = [ranks.rank()] if ranks.rank() else []
+    torch.manual_seed(derive(config.seed, "dropout", step, *own))
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(config.rate_at(step))
@@ -80,7 +85,7 @@ def update(
     optimiser: torch.optim.Optimizer,
     loss: Callable[..., MetaLoss],
 ) -> Tensor:
-    """Loss, backward, and a step of the optimiser."""
+    """Loss, backward, the mean over all processes, and a step of the optimiser."""
     device = drawn[0].train.x.device
     optimiser.zero_grad(set_to_none=True)
     totals = torch.zeros(3, device=device)
@@ -97,6 +102,8 @@ def update(
                 "precision=bf16, or a smaller batch"
             ) from error
         totals += torch.stack([value.detach().float() for value in losses]) / config.accumulate
+    gradients = [p.grad for p in learner.parameters() if p.grad is not None]
+    ranks.average([*gradients, totals])
     optimiser.step()
     return totals
 

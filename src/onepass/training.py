@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from onepass import ranks
 from onepass.benchmarks.base import Benchmark
-from onepass.checkpoint import diverged, resume, save_checkpoint
+from onepass.checkpoint import diverged, resume, save_checkpoint, share_state
 from onepass.config import Config, build, resolved
 from onepass.episodes import Split
 from onepass.evaluation import Evaluation, evaluate
@@ -26,30 +27,86 @@ from onepass.step import plain_steps
 
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
-    """Meta-train, evaluate, write the result; goes on where an earlier call left off."""
+    """Meta-train, evaluate, write the result; goes on where an earlier call left off.
+
+    Under torchrun all processes train it together, and the first one writes.
+    """
     where, config = pick_device(device), resolved(config)
-    benchmark, learner = build(config)
-    check_trainable(config, benchmark, learner)
-    learner.to(where)
-    if where.type == "cuda":
-        # the layout the card's convolutions want; on a CPU it would be slower
-        learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    with ranks.joined(where):
+        with ranks.machine_first():
+            benchmark, learner = build(config)
+            check_trainable(config, benchmark, learner)
+        learner.to(where)
+        if where.type == "cuda":
+            # the layout the card's convolutions want; on a CPU it would be slower
+            learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        ranks.share_statistics(learner)
+        slow = [parameter for parameter in learner.parameters() if parameter.requires_grad]
+        optimiser = make_optimiser(config, slow, where) if slow else None
+        if ranks.is_first():
+            lead(config, path, benchmark, learner, optimiser, tell)
+            ranks.agreed([])
+        else:
+            follow(config, path, benchmark, learner, optimiser)
+    return learner
+
+
+def lead(
+    config: Config,
+    path: Path,
+    benchmark: Benchmark,
+    learner: Learner,
+    optimiser: torch.optim.Optimizer | None,
+    tell: Tell,
+) -> None:
+    """All that the one process does, or the first of many: it reads and writes the run."""
     with opened(path, config) as run, caught_signals() as caught:
         if run.has("result.json"):
             tell(f"{path} is finished already; its result stands")
             load_weights(run.weights, learner)
-            return learner
-        slow = [parameter for parameter in learner.parameters() if parameter.requires_grad]
-        if slow:
-            optimiser = make_optimiser(config, slow, where)
-            meta_train(run, config, benchmark, learner, optimiser, caught, tell)
+            if optimiser:
+                share_state(config.steps, learner, optimiser)
+            return
+        if optimiser:
+            with lost(path):
+                meta_train(run, config, benchmark, learner, optimiser, caught, tell)
         else:
             tell(f"{config.learner.name} has nothing to meta-train, so it is only evaluated")
         save_weights(run.weights, learner)
         scores = final_scores(config, benchmark, learner, caught)
-        steps, seconds = (config.steps, seconds_so_far(run)) if slow else (0, 0.0)
+        steps, seconds = (config.steps, seconds_so_far(run)) if optimiser else (0, 0.0)
+        where = next(learner.parameters()).device
         write_result(run, scores, count_parameters(learner), steps, seconds, where)
-    return learner
+
+
+def follow(
+    config: Config,
+    path: Path,
+    benchmark: Benchmark,
+    learner: Learner,
+    optimiser: torch.optim.Optimizer | None,
+) -> None:
+    """What the other processes do: the same steps, in silence, then wait for the first."""
+    with caught_signals(aloud=False) as caught, lost(path):
+        if optimiser:
+            done = share_state(0, learner, optimiser)
+            learner.train()
+            coming = steps(config, done, benchmark, learner, optimiser, tell=lambda line: None)
+            with contextlib.closing(coming):
+                for _ in coming:
+                    if stopping := ranks.agreed(caught):
+                        raise Interrupted("", stopping[0])
+        ranks.agreed([])
+
+
+@contextlib.contextmanager
+def lost(path: Path) -> Iterator[None]:
+    """Words on how to go on when another process is gone."""
+    try:
+        yield
+    except ConnectionError as error:
+        again = f"the same command goes on from the last checkpoint in {path}"
+        raise ConnectionError(f"{error}; {again}") from error
 
 
 def meta_train(
@@ -62,7 +119,7 @@ def meta_train(
     tell: Tell,
 ) -> None:
     """The loop itself, from the last checkpoint to the last step."""
-    done = resume(run, learner, optimiser, tell)
+    done = share_state(resume(run, learner, optimiser, tell), learner, optimiser)
     with (
         progress("meta-training", config.steps, done) as show,
         events(run, done) as log,
@@ -89,7 +146,7 @@ def meta_train(
                 write_evaluation(run, config, after, benchmark, learner, caught, log)
                 started += time.monotonic() - paused
             # looked at once: a signal that comes later is for the next step
-            stopping = list(caught)
+            stopping = ranks.agreed(caught)
             if stopping or due(after, config.checkpoint_every, config.steps):
                 write_pending(after)
                 save_checkpoint(run, after, learner, optimiser)
@@ -131,14 +188,16 @@ def pick_device(name: str) -> torch.device:
         raise ValueError(f"no device {name!r} on this machine; there are: auto, {choices}")
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
+        name = ranks.own_card(name)
     return torch.device(name)
 
 
 def check_trainable(config: Config, benchmark: Benchmark, learner: Learner) -> None:
     """What cannot work, said before the first step."""
-    if config.batch % config.accumulate:
+    if config.batch % (ranks.count() * config.accumulate):
+        among = f"{ranks.count()} processes x " if ranks.count() > 1 else ""
         raise ValueError(
-            f"a batch of {config.batch} does not divide by accumulate={config.accumulate}"
+            f"a batch of {config.batch} does not divide by {among}accumulate={config.accumulate}"
         )
     statistics = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.modules())
     if config.accumulate > 1 and statistics:

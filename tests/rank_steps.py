@@ -1,0 +1,43 @@
+"""Meta-training steps in float64, in one process or as one of many; run by test_ranks."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from onepass import ranks
+from onepass.config import Config, build, from_json
+from onepass.seeds import generator
+from onepass.step import draw_step, train_step
+from onepass.training import check_trainable
+
+
+def take_steps(config: Config) -> dict[str, Tensor]:
+    """Weights, buffers and losses after all steps, every number of 64 bits."""
+    benchmark, learner = build(config)
+    check_trainable(config, benchmark, learner)
+    learner.double().train()
+    ranks.share_statistics(learner)
+    optimiser = torch.optim.Adam(learner.parameters(), config.rate)
+    losses = []
+    for step in range(config.steps):
+        rng = generator(torch.device("cpu"), config.seed, "data", step)
+        drawn = tree_map_only(
+            Tensor,
+            lambda part: part.double() if part.is_floating_point() else part,
+            draw_step(config, step, benchmark, learner.target, rng),
+        )
+        losses.append(train_step(config, step, drawn, learner, optimiser))
+    return {**learner.state_dict(), "losses": torch.stack(losses)}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    configs, out = json.loads(sys.argv[1]), Path(sys.argv[2])
+    with ranks.joined(torch.device("cpu")):
+        for name, content in configs.items():
+            save_file(take_steps(from_json(content)), out / f"{name}-{ranks.rank()}.safetensors")
