@@ -1,14 +1,13 @@
 """The command line. Heavy imports happen inside the commands, so that help is instant."""
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
 from typer import Argument, Option
 
+from onepass.cli_speed import bench, cost
 from onepass.options import (
     AsJson,
     Benchmark,
@@ -22,6 +21,8 @@ from onepass.options import (
     Settings,
     Shots,
     Tasks,
+    tell,
+    use_data,
 )
 
 app = typer.Typer(
@@ -38,6 +39,8 @@ data_app = typer.Typer(
     no_args_is_help=True, help="See and prepare data sets.\n\nExample: onepass data list"
 )
 app.add_typer(data_app, name="data")
+app.command()(bench)
+app.command()(cost)
 
 
 def _version(wanted: bool) -> None:
@@ -141,7 +144,7 @@ def train(
 
     Example: onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
     """
-    _use(data)
+    use_data(data)
     from onepass.describe import asks_for_classes
     from onepass.run import Run
     from onepass.tables import print_result
@@ -152,9 +155,9 @@ def train(
     if learner == "offline":
         from onepass.offline import offline
 
-        offline(config, path, device, tell=_tell)
+        offline(config, path, device, tell=tell)
     else:
-        train(config, path, device, tell=_tell)
+        train(config, path, device, tell=tell)
     print_result(Run(path).read("result.json"), asks_for_classes(config))
     print(f"run: {path}")
 
@@ -182,7 +185,7 @@ def evaluate(
 
     Example: onepass evaluate runs/quickstart --tasks 5 --shots 1
     """
-    _use(data)
+    use_data(data)
     from onepass.evaluation import evaluate_run
     from onepass.tables import print_evaluation
     from onepass.training import pick_device
@@ -220,7 +223,7 @@ def forgetting(
 
     Example: onepass forgetting runs/quickstart
     """
-    _use(data)
+    use_data(data)
     from dataclasses import asdict
 
     from onepass.forgetting import forgetting_of_run
@@ -267,7 +270,7 @@ def data_list(data: Data = None, as_json: AsJson = False) -> None:
 
     Example: onepass data list
     """
-    _use(data)
+    use_data(data)
     from onepass.data import data_sets
 
     sets = data_sets()
@@ -286,17 +289,10 @@ def data_prepare(
 
     Example: onepass data prepare omniglot --data ~/downloads
     """
-    _use(data)
+    use_data(data)
     from onepass.data import prepare_data
 
     print(f"{name} is ready in {prepare_data(name)}")
-
-
-def _use(data: Path | None) -> None:
-    if data is not None:
-        if not data.is_dir():
-            raise ValueError(f"--data {data}: there is no such folder")
-        os.environ["ONEPASS_DATA"] = str(data)
 
 
 def _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed):
@@ -318,10 +314,6 @@ def _run_name(config, settings: list[str]) -> str:
     name = f"{names}-{shape}-{config.recipe}-seed{config.seed}"
     text = "-".join([name, *settings])
     return "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in text)[:120]
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _first_lines(error: Exception) -> str:

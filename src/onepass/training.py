@@ -30,10 +30,7 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
     where, config = pick_device(device), resolved(config)
     benchmark, learner = build(config)
     check_trainable(config, benchmark, learner)
-    learner.to(where)
-    if where.type == "cuda":
-        # the layout the card's convolutions want; on a CPU it would be slower
-        learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    placed(learner, where)
     with opened(path, config) as run, caught_signals() as caught:
         if run.has("result.json"):
             tell(f"{path} is finished already; its result stands")
@@ -94,6 +91,15 @@ def meta_train(
                 write_pending(after)
                 save_checkpoint(run, after, learner, optimiser)
             leave(stopping, f"after step {after}, saved in {run.path}")
+
+
+def placed(learner: Learner, device: torch.device) -> Learner:
+    """The same learner, on the device and in the layout that it trains fastest in."""
+    learner.to(device)
+    if device.type == "cuda":
+        # the layout the card's convolutions want; on a CPU it would be slower
+        learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return learner
 
 
 def make_optimiser(
