@@ -26,7 +26,7 @@ from onepass.fast import Tell
 from onepass.files import write_json
 from onepass.recipes import make_config
 from onepass.registry import LEARNERS
-from onepass.run import environment
+from onepass.run import commit, now
 from onepass.speed import REPEATS, measure
 from onepass.timing import card_name, ceilings
 from onepass.training import pick_device
@@ -104,23 +104,24 @@ def bench(
 ) -> list[Row]:
     """All rows, one process after the other; the file has those that are done at any moment."""
     where = pick_device(device)
-    data = pick_data(tell)
+    data = "omniglot" if omniglot_is_there() else STAND_IN
     planned = plan(learners, tasks, settings, where.type == "cuda", data)
-    facts = environment()
-    common = {key: facts[key] for key in ("commit", "date", "threads")}
-    common |= {"device": where.type, "settings": tuple(settings), "data": data}
+    if data == "omniglot":
+        omniglot.prepare()
     top = in_own_process({"device": str(where)})
     if "failed" in top:
         raise ValueError(f"{where} cannot be measured: {top['failed']}")
+    common = {"device": where.type, "settings": tuple(settings), "data": data, "date": now()}
+    common |= {"commit": commit(), "threads": torch.get_num_threads()} | top
     rows = []
     for name, config, published in planned:
         job = {"config": to_json(config), "device": str(where), "steps": steps, "profile": profile}
         found = in_own_process(job)
+        speed = found.get("episodes_per_s")
         shape = {key: getattr(config, key) for key in ("batch", "shots", "queries", "precision")}
-        rows.append(Row(name, config.tasks, **(common | shape | top | found)))
-        if published and (speed := rows[-1].episodes_per_s):
-            ratio = speed / published
-            rows[-1] = replace(rows[-1], published_episodes_per_s=published, ratio=ratio)
+        shape["published_episodes_per_s"] = published
+        shape["ratio"] = speed / published if speed and published else None
+        rows.append(Row(name, config.tasks, **(common | shape | found)))
         tell(f"{name}, {config.tasks} tasks: {_in_short(rows[-1])}")
         if out:
             write_json(out, [asdict(row) for row in rows])
@@ -142,7 +143,7 @@ def plan(
     rows = []
     for name in learners or dict.fromkeys(name for name, _ in PUBLISHED):
         # an unknown name is told at once, not after the others were measured
-        LEARNERS[name]
+        assert LEARNERS[name]
         usual = [count for learner, count in PUBLISHED if learner == name] or [20]
         for count in tasks or (usual if on_card else [None]):
             sizes = ["precision=bf16"] if on_card else SMALL
@@ -154,15 +155,8 @@ def plan(
     return rows
 
 
-def pick_data(tell: Tell) -> str:
-    """Omniglot where its files are, otherwise noise of the same shape."""
-    if store_path("omniglot").is_dir():
-        return "omniglot"
-    if len(omniglot.found()) < len(omniglot.PARTS):
-        return STAND_IN
-    tell("preparing omniglot, once")
-    omniglot.prepare()
-    return "omniglot"
+def omniglot_is_there() -> bool:
+    return store_path("omniglot").is_dir() or len(omniglot.found()) == len(omniglot.PARTS)
 
 
 def stand_in() -> Images:

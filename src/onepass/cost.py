@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median, quantiles
 
 import torch
 from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ from onepass.progress import progress
 from onepass.recipes import make_config
 from onepass.registry import LEARNERS
 from onepass.run import environment, load_run
-from onepass.timing import Spread, card_name, seconds_each
+from onepass.timing import card_name, seconds_each
 from onepass.training import pick_device
 from onepass.tree import state_bytes
 
@@ -27,17 +28,17 @@ REPEATS = 20
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a learner that has seen so many examples; times are medians, each with its extremes."""
+    """Of a learner that has seen so many examples; times are medians, each with its quartiles."""
 
     learner: str
     examples: int
     state_bytes: int
     observe_ms: float  # one more example
-    observe_ms_least: float
-    observe_ms_most: float
+    observe_ms_low: float
+    observe_ms_high: float
     predict_ms: float  # one query
-    predict_ms_least: float
-    predict_ms_most: float
+    predict_ms_low: float
+    predict_ms_high: float
     encode_ms: float  # one x, and one y: before either, and the same at any length
     encode_y_ms: float
     device: str
@@ -115,8 +116,8 @@ def streamed(
             "state_bytes": state_bytes(state),
             **_milliseconds("observe", observe),
             **_milliseconds("predict", predict),
-            "encode_ms": 1e3 * encode.median,
-            "encode_y_ms": 1e3 * encode_y.median,
+            "encode_ms": 1e3 * median(encode),
+            "encode_y_ms": 1e3 * median(encode_y),
         }
 
 
@@ -132,9 +133,9 @@ def noise(
     return x, torch.randint(learner.target.outputs, y.shape, generator=rng, device=device)
 
 
-def _milliseconds(verb: str, seconds: Spread) -> dict[str, float]:
-    middle, least, most = (1e3 * value for value in seconds)
-    return {f"{verb}_ms": middle, f"{verb}_ms_least": least, f"{verb}_ms_most": most}
+def _milliseconds(verb: str, seconds: list[float]) -> dict[str, float]:
+    low, middle, high = (1e3 * value for value in quantiles(seconds, n=4))
+    return {f"{verb}_ms": middle, f"{verb}_ms_low": low, f"{verb}_ms_high": high}
 
 
 def _picture(rows: Sequence[Cost]) -> Figure:
@@ -149,7 +150,7 @@ def _picture(rows: Sequence[Cost]) -> Figure:
         lines: dict[str, list[list[float]]] = {}
         for row in rows:
             figures = asdict(row)
-            spread = [figures.get(f"{key}{end}", figures[key]) for end in ("", "_least", "_most")]
+            spread = [figures.get(f"{key}{end}", figures[key]) for end in ("", "_low", "_high")]
             lines.setdefault(row.learner, []).append([row.examples, *spread])
         growth(axis, lines, label)
     axes[0].legend(frameon=False, fontsize=8)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from onepass.config import Config, build
 from onepass.fast import first_line
 from onepass.learner import Learner, count_parameters
 from onepass.step import plain_steps
-from onepass.timing import spread, wait_for
+from onepass.timing import wait_for
 from onepass.training import check_trainable, make_optimiser, placed, steps
 
 # steps before anything counts: until a step is recorded and replayed, then a guess at its time
@@ -64,14 +65,15 @@ def measure(
         trial = take(TRIAL)
         warm_up = time.perf_counter() - started
         count = count or max(1, min(room, MOST_STEPS, round(SECONDS / trial)))
-        each = spread([take(count) for _ in range(REPEATS)])
+        each = [take(count) for _ in range(REPEATS)]
         peak = peak_bytes(device)
         kernels = profiled(take, min(count, 10), device) if profile else []
+    middle = median(each)
     return {
-        "episodes_per_s": config.batch / each.median,
-        "ms_per_step": 1e3 * each.median,
-        "ms_per_step_least": 1e3 * each.least,
-        "ms_per_step_most": 1e3 * each.most,
+        "episodes_per_s": config.batch / middle,
+        "ms_per_step": 1e3 * middle,
+        "ms_per_step_least": 1e3 * min(each),
+        "ms_per_step_most": 1e3 * max(each),
         "peak_gb": peak / 1e9,
         "parameters": count_parameters(learner),
         "repeats": REPEATS,
@@ -79,9 +81,9 @@ def measure(
         "first_step": first,
         "warm_up_s": warm_up,
         "flops_per_step": flops,
-        "flops_per_s": flops and flops / each.median,
+        "flops_per_s": flops and flops / middle,
         "least_bytes_per_step": bytes_moved,
-        "least_bytes_per_s": bytes_moved and bytes_moved / each.median,
+        "least_bytes_per_s": bytes_moved and bytes_moved / middle,
         "profile": kernels,
         "notes": notes,
     }

@@ -151,8 +151,8 @@ def print_cost(rows: "list[Cost]") -> None:
         [
             row.learner,
             f"{row.examples:,}",
-            _milliseconds(row.observe_ms, row.observe_ms_least, row.observe_ms_most),
-            _milliseconds(row.predict_ms, row.predict_ms_least, row.predict_ms_most),
+            _milliseconds(row.observe_ms, row.observe_ms_low, row.observe_ms_high),
+            _milliseconds(row.predict_ms, row.predict_ms_low, row.predict_ms_high),
             f"{row.state_bytes:,}",
         ]
         for row in rows
@@ -163,11 +163,14 @@ def print_cost(rows: "list[Cost]") -> None:
             f"\n{row.learner}: encoding comes on top, {row.encode_ms:.3f} ms for an x and "
             f"{row.encode_y_ms:.3f} ms for a y, whatever came before."
         )
-    print(f"\n{rows[0].card}, torch {rows[0].torch}; one example or query at a time.")
+    print(
+        f"\n{rows[0].card}, torch {rows[0].torch}; one example or query at a time, medians and "
+        "quartiles."
+    )
 
 
-def _milliseconds(middle: float, least: float, most: float) -> str:
-    return f"{middle:.3f} ({least:.3f} to {most:.3f})"
+def _milliseconds(middle: float, low: float, high: float) -> str:
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:

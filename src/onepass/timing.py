@@ -1,19 +1,12 @@
-"""How long things take: medians with their spread, and what the machine could do at best."""
+"""How long things take on a device, and what it could do at best."""
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 import torch
-
-
-class Spread(NamedTuple):
-    median: float
-    least: float
-    most: float
 
 
 class Ceilings(NamedTuple):
@@ -21,10 +14,6 @@ class Ceilings(NamedTuple):
 
     flops_per_s: float
     bytes_per_s: float  # read and written
-
-
-def spread(values: Sequence[float]) -> Spread:
-    return Spread(median(values), min(values), max(values))
 
 
 def wait_for(device: torch.device) -> None:
@@ -43,11 +32,11 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def seconds_each(call: Callable[[], object], repeats: int, device: torch.device) -> Spread:
+def seconds_each(call: Callable[[], object], repeats: int, device: torch.device) -> list[float]:
     """Every call timed on its own, after a few that are not."""
     for _ in range(3):
         call()
-    return spread([seconds_of(call, device) for _ in range(repeats)])
+    return [seconds_of(call, device) for _ in range(repeats)]
 
 
 def ceilings(device: torch.device) -> Ceilings:
@@ -61,7 +50,7 @@ def ceilings(device: torch.device) -> Ceilings:
     target = torch.empty_like(source)
     multiply = seconds_each(lambda: torch.mm(a, b, out=product), 20, device)
     copy = seconds_each(lambda: target.copy_(source), 20, device)
-    return Ceilings(2 * size**3 / multiply.least, 2 * 4 * numbers / copy.least)
+    return Ceilings(2 * size**3 / min(multiply), 2 * 4 * numbers / min(copy))
 
 
 def card_name(device: torch.device) -> str:
