@@ -6,7 +6,7 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from onepass.config import Component
 from onepass.cost import Cost, fresh_or_trained, noise, streamed
@@ -54,7 +54,7 @@ def work_of_the_next(name: str, length: int) -> tuple[int, int]:
     z, told = learner.encode(x), learner.encode_y(y)
 
     def part(tree, start, stop):
-        return torch.utils._pytree.tree_map(lambda leaf: leaf[:, start:stop].clone(), tree)
+        return tree_map(lambda leaf: leaf[:, start:stop].clone(), tree)
 
     state = learner.observe(learner.init_state(1), part(z, 0, length), part(told, 0, length))
     last = part(z, length, None), part(told, length, None)
@@ -66,8 +66,9 @@ def work_of_the_next(name: str, length: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", sorted(set(LEARNERS) - GROWING))
-def test_example_1000_is_as_much_work_as_example_2(name):
-    assert work_of_the_next(name, 999) == work_of_the_next(name, 1)
+def test_example_300_is_as_much_work_as_example_2(name):
+    # further on than any chunk that a fast form works in
+    assert work_of_the_next(name, 299) == work_of_the_next(name, 1)
 
 
 def test_softmax_attention_grows_by_what_it_keeps_and_no_more():

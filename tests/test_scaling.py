@@ -1,4 +1,4 @@
-"""Linear attention is linear: time and memory of a scan against the length of the stream."""
+"""Linear attention is linear: time and memory against the length of the stream."""
 
 import time
 from itertools import pairwise
@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from onepass.cost import fresh_or_trained, streamed
 from onepass.mixers.linear import linear
 
 LENGTHS = [1_024, 2_048, 4_096, 8_192, 16_384]
@@ -52,3 +53,14 @@ def test_doubling_the_stream_at_most_doubles_the_work(capsys):
     assert (rows[-1][0] / rows[0][0]) ** (1 / 4) < 2.2
     for (_, before), (_, after) in pairwise(rows):
         assert after < 2.2 * before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["linear_transformer", "performer", "pn", "oml"])
+def test_example_10000_costs_what_example_1_cost(name):
+    learner, x_shape = fresh_or_trained(name, ["encoder=cnn_small"])
+    first, last = streamed(learner, x_shape, [1, 10_000], torch.device("cpu"))
+    assert last["state_bytes"] == first["state_bytes"]
+    for verb in ("observe", "predict"):
+        # the quicker ones of each: whatever else the machine does only makes them slower
+        assert last[f"{verb}_ms_low"] < 2 * first[f"{verb}_ms_low"]
