@@ -21,7 +21,7 @@ def bench(
     learners: Annotated[
         list[str] | None,
         Argument(
-            metavar="[LEARNER | KEY=VALUE]...",
+            metavar="LEARNER|KEY=VALUE",
             help="Which learners, and settings for all of them; default: those of the paper.",
         ),
     ] = None,
@@ -63,7 +63,7 @@ def cost(
     learners: Annotated[
         list[str],
         Argument(
-            metavar="RUN|LEARNER... [KEY=VALUE]...",
+            metavar="RUN|LEARNER|KEY=VALUE",
             help="Folders of finished runs, or learners by name, with settings for the latter.",
         ),
     ],
