@@ -131,7 +131,7 @@ def test_operations_and_bytes_of_a_step_by_hand():
     learner = Component("test_bench:OneLayer")
     config = Config(Component("sine"), learner, tasks=3, shots=1, queries=2, batch=4)
     notes: list[str] = []
-    flops, moved = counted(config, 0, Sine(), CPU, notes)
+    flops, moved = counted(config, Sine(), CPU, notes)
     assert notes == []
     # 24 queries of 50 numbers to 50, there, and back to the weight; nobody asks for the slope by x
     assert flops == 2 * (2 * 24 * 50 * 50)

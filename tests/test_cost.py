@@ -80,7 +80,7 @@ def test_softmax_attention_grows_by_what_it_keeps_and_no_more():
 
 def test_figures_come_at_every_length():
     learner, x_shape = small("linear_transformer")
-    found = list(streamed(learner, x_shape, [1, 7, 130], CPU))
+    found = streamed(learner, x_shape, [1, 7, 130], CPU)
     assert [row["examples"] for row in found] == [1, 7, 130]
     assert len({row["state_bytes"] for row in found}) == 1
     for row in found:
@@ -90,6 +90,19 @@ def test_figures_come_at_every_length():
     sizes = [row["state_bytes"] for row in streamed(learner, x_shape, [1, 7, 130], CPU)]
     # two tokens an example, keys and values of 16 numbers; and the position
     assert sizes == [2 * 2 * 16 * 4 * n + 8 for n in (1, 7, 130)]
+
+
+def test_a_long_stream_leaves_no_way_back_in_memory(monkeypatch):
+    learner, x_shape = small("pn")
+    states, observe = [], learner.observe
+
+    def watched(*arguments):
+        states.append(observe(*arguments))
+        return states[-1]
+
+    monkeypatch.setattr(learner, "observe", watched)
+    streamed(learner, x_shape, [1, 300], CPU)
+    assert not any(leaf.requires_grad for leaf in tree_leaves(states))
 
 
 def test_targets_that_are_numbers_will_do(tiny, tmp_path):

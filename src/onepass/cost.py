@@ -1,10 +1,12 @@
 """Streaming cost: what the next example and the next query take, against how many came before."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -68,9 +70,8 @@ def cost(
     rows: list[Cost] = []
     for name, (learner, x_shape) in built.items():
         with progress(f"streaming to {name}", lengths[-1]) as show:
-            for figures in streamed(learner.to(where), x_shape, lengths, where):
-                rows.append(Cost(learner=name, **figures, **about))
-                show(rows[-1].examples)
+            found = streamed(learner.to(where), x_shape, lengths, where, show)
+        rows += [Cost(learner=name, **figures, **about) for figures in found]
     if json_file:
         write_json(json_file, [asdict(row) for row in rows])
     save_figure(_picture(rows), out)
@@ -94,24 +95,28 @@ def fresh_or_trained(name: str, settings: Sequence[str]) -> tuple[Learner, tuple
 
 @torch.no_grad()
 def streamed(
-    learner: Learner, x_shape: tuple[int, ...], lengths: Sequence[int], device: torch.device
-) -> Iterator[dict[str, float]]:
+    learner: Learner,
+    x_shape: tuple[int, ...],
+    lengths: Sequence[int],
+    device: torch.device,
+    tick: Callable[[int], None] = lambda done: None,
+) -> list[dict[str, Any]]:
     """Figures after each number of examples, in ascending order."""
     rng = torch.Generator(device).manual_seed(0)
     x, y = noise(learner, x_shape, 1, rng)
     encode = seconds_each(lambda: learner.encode(x), REPEATS, device)
     encode_y = seconds_each(lambda: learner.encode_y(y), REPEATS, device)
     z, told = learner.encode(x), learner.encode_y(y)
-    state = learner.init_state(1)
+    state, found = learner.init_state(1), []
     for before, length in pairwise([0, *lengths]):
         for start in range(before, length, FED):
             fed_x, fed_y = noise(learner, x_shape, min(FED, length - start), rng)
             state = learner.observe(state, learner.encode(fed_x), learner.encode_y(fed_y))
+            tick(min(start + FED, length))
         # the state goes in and comes out, so that the same step can be taken again and again
-        seen = state
-        observe = seconds_each(lambda: learner.observe(seen, z, told), REPEATS, device)  # noqa: B023
-        predict = seconds_each(lambda: learner.predict(seen, z), REPEATS, device)  # noqa: B023
-        yield {
+        observe = seconds_each(partial(learner.observe, state, z, told), REPEATS, device)
+        predict = seconds_each(partial(learner.predict, state, z), REPEATS, device)
+        figures = {
             "examples": length,
             "state_bytes": state_bytes(state),
             **_milliseconds("observe", observe),
@@ -119,6 +124,8 @@ def streamed(
             "encode_ms": 1e3 * median(encode),
             "encode_y_ms": 1e3 * median(encode_y),
         }
+        found.append(figures)
+    return found
 
 
 def noise(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from onepass.benchmarks.base import Benchmark
 from onepass.config import Config, build
-from onepass.fast import first_line
+from onepass.fast import Tell, first_line
 from onepass.learner import Learner, count_parameters
 from onepass.step import plain_steps
 from onepass.timing import wait_for
@@ -29,6 +29,14 @@ REPEATS, SECONDS, MOST_STEPS = 7, 0.5, 500  # how often, and about how long each
 SHOWN = 12  # kernels of a profile
 
 
+class Timed(NamedTuple):
+    each: list[float]  # seconds a step, of each repeat
+    steps: int  # in a repeat
+    warm_up: float  # seconds
+    peak: int  # bytes
+    profile: list[dict[str, Any]]
+
+
 def measure(
     config: Config, device: torch.device, count: int | None, profile: bool
 ) -> dict[str, Any]:
@@ -38,6 +46,39 @@ def measure(
     check_trainable(config, benchmark, learner)
     if not count_parameters(learner):
         raise ValueError(f"{config.learner.name} has nothing to meta-train")
+    flops, bytes_moved = counted(config, benchmark, device, notes)
+    timed = time_steps(config, benchmark, learner, device, count, profile, notes.append)
+    middle = median(timed.each)
+    return {
+        "episodes_per_s": config.batch / middle,
+        "ms_per_step": 1e3 * middle,
+        "ms_per_step_least": 1e3 * min(timed.each),
+        "ms_per_step_most": 1e3 * max(timed.each),
+        "peak_gb": timed.peak / 1e9,
+        "parameters": count_parameters(learner),
+        "repeats": REPEATS,
+        "steps": timed.steps,
+        "first_step": first_of_last_phase(config),
+        "warm_up_s": timed.warm_up,
+        "flops_per_step": flops,
+        "flops_per_s": flops and flops / middle,
+        "least_bytes_per_step": bytes_moved,
+        "least_bytes_per_s": bytes_moved and bytes_moved / middle,
+        "profile": timed.profile,
+        "notes": notes,
+    }
+
+
+def time_steps(
+    config: Config,
+    benchmark: Benchmark,
+    learner: Learner,
+    device: torch.device,
+    count: int | None,
+    profile: bool,
+    tell: Tell,
+) -> Timed:
+    """The same steps that training takes, in repeats of `count`."""
     first = first_of_last_phase(config)
     room = (config.steps - first - WARM_UP - TRIAL) // (REPEATS + 1)
     if room < (count or 1):
@@ -45,11 +86,10 @@ def measure(
             f"{count or 1} step(s) a repeat are too many where steps={config.steps}, of which "
             f"{first} are of an earlier phase"
         )
-    flops, bytes_moved = counted(config, first, benchmark, device, notes)
     started = time.perf_counter()
     learner = placed(learner, device).train()
     optimiser = make_optimiser(config, trainable(learner), device)
-    with closing(steps(config, first, benchmark, learner, optimiser, notes.append)) as coming:
+    with closing(steps(config, first, benchmark, learner, optimiser, tell)) as coming:
 
         def take(count: int) -> float:
             """Seconds a step."""
@@ -68,25 +108,7 @@ def measure(
         each = [take(count) for _ in range(REPEATS)]
         peak = peak_bytes(device)
         kernels = profiled(take, min(count, 10), device) if profile else []
-    middle = median(each)
-    return {
-        "episodes_per_s": config.batch / middle,
-        "ms_per_step": 1e3 * middle,
-        "ms_per_step_least": 1e3 * min(each),
-        "ms_per_step_most": 1e3 * max(each),
-        "peak_gb": peak / 1e9,
-        "parameters": count_parameters(learner),
-        "repeats": REPEATS,
-        "steps": count,
-        "first_step": first,
-        "warm_up_s": warm_up,
-        "flops_per_step": flops,
-        "flops_per_s": flops and flops / middle,
-        "least_bytes_per_step": bytes_moved,
-        "least_bytes_per_s": bytes_moved and bytes_moved / middle,
-        "profile": kernels,
-        "notes": notes,
-    }
+    return Timed(each, count, warm_up, peak, kernels)
 
 
 def first_of_last_phase(config: Config) -> int:
@@ -104,15 +126,25 @@ def trainable(learner: Learner) -> list[torch.nn.Parameter]:
 
 
 def counted(
-    config: Config, first: int, benchmark: Benchmark, device: torch.device, notes: list[str]
+    config: Config, benchmark: Benchmark, device: torch.device, notes: list[str]
 ) -> tuple[int | None, int | None]:
-    """Floating point operations of one plain step, and the fewest bytes it moves.
+    """Floating point operations of one plain step, and the fewest bytes it moves."""
+    try:
+        return count_step(config, benchmark, device)
+    except (RuntimeError, ValueError) as error:
+        # not every learner can be looked into, and a plain step needs more room
+        notes.append(f"operations and bytes are not counted: {first_line(error)}")
+        return None, None
+    finally:
+        forget(device)
 
-    Weights, slopes, both moments, and what is kept for the way back: each written and read once.
-    """
+
+def count_step(config: Config, benchmark: Benchmark, device: torch.device) -> tuple[int, int]:
+    """Weights, slopes, both moments, and what is kept for the way back move twice each."""
     learner = placed(build(config)[1], device).train()
-    slow, kept = trainable(learner), {}
+    slow = trainable(learner)
     weights = {parameter.untyped_storage().data_ptr() for parameter in learner.parameters()}
+    kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -120,21 +152,13 @@ def counted(
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    optimiser = make_optimiser(config, slow, device)
-    try:
-        with (
-            closing(plain_steps(config, first, benchmark, learner, optimiser)) as coming,
-            saved_tensors_hooks(keep, lambda tensor: tensor),
-            FlopCounterMode(display=False) as counter,
-        ):
-            next(coming)
-    except (RuntimeError, ValueError) as error:
-        # not every learner can be looked into, and a plain step needs more room
-        notes.append(f"operations and bytes are not counted: {first_line(error)}")
-        return None, None
-    finally:
-        del learner, optimiser
-        forget(device)
+    optimiser, first = make_optimiser(config, slow, device), first_of_last_phase(config)
+    with (
+        closing(plain_steps(config, first, benchmark, learner, optimiser)) as coming,
+        saved_tensors_hooks(keep, lambda tensor: tensor),
+        FlopCounterMode(display=False) as counter,
+    ):
+        next(coming)
     size = sum(parameter.numel() * parameter.element_size() for parameter in slow)
     return counter.get_total_flops(), 2 * (4 * size + sum(kept.values()))
 
