@@ -56,9 +56,9 @@ def test_doubling_the_stream_at_most_doubles_the_work(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["linear_transformer", "performer", "pn", "oml"])
+@pytest.mark.parametrize("name", ["linear_transformer", "performer"])
 def test_example_10000_costs_what_example_1_cost(name):
-    learner, x_shape = fresh_or_trained(name, ["encoder=cnn_small"])
+    learner, x_shape = fresh_or_trained(name, ["encoder=cnn_small", "layers=1", "width=128"])
     first, last = streamed(learner, x_shape, [1, 10_000], torch.device("cpu"))
     assert last["state_bytes"] == first["state_bytes"]
     for verb in ("observe", "predict"):
