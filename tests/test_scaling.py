@@ -30,7 +30,7 @@ def kept_bytes(mixer, x) -> int:
     return sum(storages.values())
 
 
-def seconds_of(mixer, x) -> float:
+def seconds_of_scan(mixer, x) -> float:
     """The quickest of a few: whatever else the machine does only makes it slower."""
     times = []
     for _ in range(5):
@@ -47,7 +47,7 @@ def test_doubling_the_stream_at_most_doubles_the_work(capsys):
     mixer, rows = linear(64, heads=2), []
     for length in LENGTHS:
         x = torch.randn(1, length, 64)
-        rows.append((seconds_of(mixer, x), kept_bytes(mixer, x)))
+        rows.append((seconds_of_scan(mixer, x), kept_bytes(mixer, x)))
     with capsys.disabled():
         print("\ntokens   seconds   MB kept")
         for length, (seconds, kept) in zip(LENGTHS, rows, strict=True):
