@@ -16,7 +16,7 @@ from jaxtyping import install_import_hook
 # where steps are compiled, and no compiler sees through the checks
 on_card = torch.cuda.is_available()
 with nullcontext() if on_card else install_import_hook("onepass", "beartype.beartype"):
-    from onepass import checks, describe, quickstart, training  # noqa: F401
+    from onepass import bench, checks, cost, describe, quickstart, training  # noqa: F401
     from onepass.config import Component, Config
 
 # tests share the machine: one thread each, or they wait for each other

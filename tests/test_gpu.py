@@ -1,6 +1,7 @@
 """What only a CUDA card can show (make test-gpu)."""
 
 import copy
+import json
 from dataclasses import replace
 from itertools import islice
 from typing import get_args
@@ -19,6 +20,7 @@ from onepass.benchmarks.ink import ink
 from onepass.benchmarks.views import ViewName, rotate
 from onepass.benchmarks.warp import warp
 from onepass.config import Component, build
+from onepass.cost import fresh_or_trained, streamed
 from onepass.episodes import EpisodeSpec
 from onepass.fast import captured_steps
 from onepass.learners import dual, dual_kernel
@@ -306,3 +308,26 @@ def test_drawing_by_hand_can_be_recorded(name):
         graph.replay()
         expected = benchmark.sample("train", spec, 3, generator_of(seed))
         assert_close(recorded, expected, rtol=0, atol=0)
+
+
+def test_a_row_of_bench_runs_on_the_card(command, tmp_path):
+    rows = tmp_path / "rows.json"
+    sizes = ["--tasks", "5", "--steps", "10", "--profile"]
+    ended = command("bench", "transformer", "pn", *sizes, "--json", str(rows))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    for row in json.loads(rows.read_text()):
+        assert row["card"] == torch.cuda.get_device_name()
+        assert row["notes"] == [], "recorded, compiled and counted"
+        assert row["episodes_per_s"] > 100
+        assert 0 < row["peak_gb"] < 20
+        assert 0 < row["flops_per_s"] < row["flops_ceiling"]
+        assert 0 < row["least_bytes_per_s"] < row["bytes_ceiling"]
+        assert 0 < row["profile"][0]["ms_per_step"] < 1.5 * row["ms_per_step_most"]
+
+
+@pytest.mark.parametrize("name", ["transformer", "linear_transformer", "pn", "oml"])
+def test_streaming_is_measured_on_the_card(name):
+    learner, x_shape = fresh_or_trained(name, ["encoder=cnn_small"])
+    first, last = streamed(learner.cuda(), x_shape, [1, 300], torch.device("cuda"))
+    assert 0 < last["observe_ms_low"] <= last["observe_ms_high"]
+    assert (last["state_bytes"] == first["state_bytes"]) == (name != "transformer")

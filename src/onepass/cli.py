@@ -1,14 +1,14 @@
 """The command line. Heavy imports happen inside the commands, so that help is instant."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
 from typer import Argument, Option
 
-from onepass.cli_data import data_app, use_data
+from onepass.cli_data import data_app
+from onepass.cli_speed import bench, cost
 from onepass.options import (
     AsJson,
     Benchmark,
@@ -22,6 +22,8 @@ from onepass.options import (
     Settings,
     Shots,
     Tasks,
+    tell,
+    use_data,
 )
 
 app = typer.Typer(
@@ -35,6 +37,8 @@ app = typer.Typer(
     epilog="--debug anywhere on the line shows the traceback of an error.",
 )
 app.add_typer(data_app, name="data")
+app.command()(bench)
+app.command()(cost)
 
 
 def _version(wanted: bool) -> None:
@@ -151,9 +155,9 @@ def train(
     if learner == "offline":
         from onepass.offline import offline
 
-        offline(config, path, device, tell=_tell)
+        offline(config, path, device, tell=tell)
     else:
-        train(config, path, device, tell=_tell)
+        train(config, path, device, tell=tell)
     if is_first():
         print_result(Run(path).read("result.json"), asks_for_classes(config))
         print(f"run: {path}")
@@ -283,10 +287,6 @@ def _run_name(config, settings: list[str]) -> str:
     name = f"{names}-{shape}-{config.recipe}-seed{config.seed}"
     text = "-".join([name, *settings])
     return "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in text)[:120]
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _first_lines(error: Exception) -> str:

@@ -1,27 +1,18 @@
 """The commands `onepass data ...`."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
-from onepass.options import AsJson, Data
+from onepass.options import AsJson, Data, use_data
 
 data_app = typer.Typer(
     no_args_is_help=True, help="See and prepare data sets.\n\nExample: onepass data list"
 )
 Name = Annotated[str, Argument(help="A data set such as omniglot, folder:PATH or npz:PATH.")]
-
-
-def use_data(data: Path | None) -> None:
-    """Look for files in this folder, whatever the environment says."""
-    if data is not None:
-        if not data.is_dir():
-            raise ValueError(f"--data {data}: there is no such folder")
-        os.environ["ONEPASS_DATA"] = str(data)
 
 
 @data_app.command("list")

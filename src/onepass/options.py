@@ -1,5 +1,7 @@
 """Arguments and options that several commands share."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,3 +25,32 @@ Seed = Annotated[int | None, Option(help="Decides every random number.")]
 Data = Annotated[Path | None, Option(help="Folder of downloaded files, instead of ONEPASS_DATA.")]
 Device = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON, for scripts.")]
+JsonFile = Annotated[Path | None, Option("--json", help="Also write the rows to this file.")]
+
+
+def use_data(folder: Path | None) -> None:
+    """Look for downloaded files there, this process and those it starts."""
+    if folder is not None:
+        if not folder.is_dir():
+            raise ValueError(f"--data {folder}: there is no such folder")
+        os.environ["ONEPASS_DATA"] = str(folder)
+
+
+def tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """`20,100` as numbers, in order and each once."""
+    parts = [part.strip() for part in text.split(",")]
+    # no count that any machine could meet has more digits
+    if not all(part.isascii() and part.isdigit() and int(part[:12]) > 0 for part in parts):
+        raise ValueError(f"{option} is {text!r}, and takes numbers from 1 on, such as 20,100")
+    return sorted({int(part) for part in parts})
+
+
+def names_and_settings(arguments: list[str] | None) -> tuple[list[str], list[str]]:
+    """Names, each once, and what is of the form key=value."""
+    given = arguments or []
+    names = dict.fromkeys(argument for argument in given if "=" not in argument)
+    return list(names), [argument for argument in given if "=" in argument]

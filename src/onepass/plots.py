@@ -105,3 +105,14 @@ def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) 
     axis.spines[["top", "right"]].set_visible(False)
     if len(groups) <= 8:
         axis.legend(frameon=False, fontsize=8)
+
+
+def growth(axis: Axes, lines: dict[str, list[list[float]]], label: str) -> None:
+    """Against examples seen, a line per name: the middle, between low and high."""
+    for n, (name, points) in enumerate(lines.items()):
+        colour = CURVES(0.85 * n / max(len(lines) - 1, 1))
+        seen, middle, low, high = np.array(points).T
+        axis.plot(seen, middle, color=colour, marker=".", label=name)
+        axis.fill_between(seen, low, high, color=colour, alpha=0.2, linewidth=0)
+    axis.set(xscale="log", yscale="log", xlabel="examples seen", ylabel=label)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,8 +1,10 @@
-"""Scores as a person reads them: errors of classes in percent, always with a standard error."""
+"""Scores and speeds as a person reads them, always with their standard error or spread."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onepass.bench import Row
+    from onepass.cost import Cost
     from onepass.forgetting import Forgetting
 
 
@@ -60,3 +62,144 @@ def _score(score: dict[str, Any], is_class: bool) -> str:
         error = f"error {100 * score['error']:.2f} +- {100 * score['stderr']:.2f} %"
         return f"{error}, loss {score['loss']:.4f}"
     return f"error {score['error']:.4f} +- {score['stderr']:.4f}"
+
+
+def print_bench(rows: "list[Row]") -> None:
+    """A table that can be pasted into a page, what its columns are, and what went wrong."""
+    header = [
+        "learner",
+        "tasks",
+        "batch",
+        "episodes/s",
+        "ms/step (min to max)",
+        "peak GB",
+        "published",
+        "ratio",
+        "FLOP/s",
+        "bytes/s",
+        "warm-up s",
+    ]
+    print_table(header, [_bench_cells(row) for row in rows])
+    for line in bench_notes(rows):
+        print(f"\n{line}")
+    for row in rows:
+        if row.profile:
+            print(f"\nwhere a step of {row.learner}, {row.tasks} tasks, spends its time:")
+        for kernel in row.profile:
+            figures = f"{kernel['ms_per_step']:>9.3f} ms{100 * kernel['share']:>6.1f} %"
+            print(f"{figures}{kernel['calls_per_step']:>8.1f} x  {kernel['name'][:90]}")
+
+
+def _bench_cells(row: "Row") -> list[str]:
+    if row.failed:
+        return [row.learner, str(row.tasks), str(row.batch), "failed", *["-"] * 7]
+    spread = f"({row.ms_per_step_least:,.2f} to {row.ms_per_step_most:,.2f})"
+    return [
+        row.learner,
+        str(row.tasks),
+        str(row.batch),
+        f"{row.episodes_per_s:,.1f}",
+        f"{row.ms_per_step:,.2f} {spread}",
+        f"{row.peak_gb:.2f}",
+        f"{row.published_episodes_per_s:,g}" if row.published_episodes_per_s else "-",
+        f"{row.ratio:.1f}" if row.ratio else "-",
+        share(row.flops_per_s, row.flops_ceiling),
+        share(row.least_bytes_per_s, row.bytes_ceiling),
+        f"{row.warm_up_s:.0f}",
+    ]
+
+
+def bench_notes(rows: "list[Row]") -> list[str]:
+    """What was measured where, and what to know before comparing."""
+    row = rows[0]
+    images = "omniglot" if row.data == "omniglot" else "noise in the shape of omniglot"
+    on_card = row.device == "cuda"
+    memory = "reserved on the card" if on_card else "held by the process, torch included"
+    commit = f"{row.commit[:12]}{row.commit[40:]}" if row.commit else "unknown"
+    notes = [
+        f"{row.card}, torch {row.torch}, {row.date[:10]}, commit {commit}, {row.precision}, "
+        f"{images}, {row.shots} shots and {row.queries} queries. Medians of {row.repeats} repeats, "
+        "warm-up not in them; steps of the phase that lasts, without guidance.",
+        f"Shares are of what this machine reached in this run: {prefixed(row.flops_ceiling)}FLOP/s "
+        f"in a {'bf16' if on_card else 'float32'} product, {prefixed(row.bytes_ceiling)}B/s in a "
+        "copy. FLOP are those of the products, convolutions and attention of a plain step, without "
+        "kernels of our own. Bytes are a lower bound of a plain step's: weights, slopes, moments "
+        "and what is kept for the way back, each written and read once; a compiled step may keep "
+        f"less. Peak GB (10^9 bytes) is the most {memory}, warm-up included.",
+    ]
+    if any(row.published_episodes_per_s for row in rows):
+        notes.append(
+            "Published is the published code on one H200 with its batch already on the card; "
+            "drawing its episodes, as ours does, its transformer comes to 335 at 20 tasks and 101 "
+            "at 100."
+        )
+    if not on_card:
+        notes.append(
+            "Sizes for a CPU: the published code was measured on a card, with a batch of 16."
+        )
+    for row in rows:
+        where = f"{row.learner}, {row.tasks} tasks"
+        notes += [f"{where}: {note}" for note in row.notes]
+        notes += [f"{where}: failed: {row.failed}"] if row.failed else []
+    return notes
+
+
+def print_cost(rows: "list[Cost]") -> None:
+    """A line per learner and length, and what encoding costs beside it."""
+    header = ["learner", "examples seen", "observe ms", "predict ms", "state bytes"]
+    cells = [
+        [
+            row.learner,
+            f"{row.examples:,}",
+            _milliseconds(row.observe_ms, row.observe_ms_low, row.observe_ms_high),
+            _milliseconds(row.predict_ms, row.predict_ms_low, row.predict_ms_high),
+            f"{row.state_bytes:,}",
+        ]
+        for row in rows
+    ]
+    print_table(header, cells)
+    for row in {row.learner: row for row in rows}.values():
+        print(
+            f"\n{row.learner}: encoding comes on top, {row.encode_ms:.3f} ms for an x and "
+            f"{row.encode_y_ms:.3f} ms for a y, whatever came before."
+        )
+    print(
+        f"\n{rows[0].card}, torch {rows[0].torch}; one example or query at a time, medians and "
+        "quartiles."
+    )
+
+
+def _milliseconds(middle: float, low: float, high: float) -> str:
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    """Columns in line, as Markdown has them; the first to the left, the others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: list[str]) -> str:
+        first, *others = zip(cells, widths, strict=True)
+        padded = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+        return f"| {' | '.join(padded)} |"
+
+    print(line(header))
+    rules = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    print(f"| {' | '.join(rules)} |")
+    for row in rows:
+        print(line(row))
+
+
+def share(reached: float | None, ceiling: float | None) -> str:
+    if not reached or not ceiling:
+        return "-"
+    return f"{prefixed(reached).strip()} ({100 * reached / ceiling:.0f} %)"
+
+
+def prefixed(number: float | None) -> str:
+    """Three digits and a letter: 123456 is `123 k`."""
+    value = number or 0.0
+    for letter in ("", "k", "M", "G"):
+        if value < 999.5:
+            return f"{value:.3g} {letter}"
+        value /= 1_000
+    return f"{value:,.3g} T"

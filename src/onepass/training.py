@@ -36,10 +36,7 @@ def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) 
         with ranks.machine_first():
             benchmark, learner = build(config)
             check_trainable(config, benchmark, learner)
-        learner.to(where)
-        if where.type == "cuda":
-            # the layout the card's convolutions want; on a CPU it would be slower
-            learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        placed(learner, where)
         ranks.share_statistics(learner)
         slow = [parameter for parameter in learner.parameters() if parameter.requires_grad]
         optimiser = make_optimiser(config, slow, where) if slow else None
@@ -151,6 +148,15 @@ def meta_train(
                 write_pending(after)
                 save_checkpoint(run, after, learner, optimiser)
             leave(stopping, f"after step {after}, saved in {run.path}")
+
+
+def placed(learner: Learner, device: torch.device) -> Learner:
+    """The same learner, on the device and in the layout that it trains fastest in."""
+    learner.to(device)
+    if device.type == "cuda":
+        # the layout the card's convolutions want; on a CPU it would be slower
+        learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    return learner
 
 
 def make_optimiser(
