@@ -1,7 +1,6 @@
 """The command line. Heavy imports happen inside the commands, so that help is instant."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -9,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from onepass.cli_data import data_app, use_data
+from onepass.cli_sweep import add_sweep_commands
 from onepass.options import (
     AsJson,
     Benchmark,
@@ -35,6 +35,7 @@ app = typer.Typer(
     epilog="--debug anywhere on the line shows the traceback of an error.",
 )
 app.add_typer(data_app, name="data")
+add_sweep_commands(app)
 
 
 def _version(wanted: bool) -> None:
@@ -140,19 +141,21 @@ def train(
     Example: onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
     """
     use_data(data)
+    from onepass.commands import run_name
     from onepass.describe import asks_for_classes
+    from onepass.progress import tell
     from onepass.run import Run
     from onepass.tables import print_result
     from onepass.training import train
 
     config = _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed)
-    path = out or Path("runs") / _run_name(config, settings or [])
+    path = out or Path("runs") / run_name(config)
     if learner == "offline":
         from onepass.offline import offline
 
-        offline(config, path, device, tell=_tell)
+        offline(config, path, device, tell=tell)
     else:
-        train(config, path, device, tell=_tell)
+        train(config, path, device, tell=tell)
     print_result(Run(path).read("result.json"), asks_for_classes(config))
     print(f"run: {path}")
 
@@ -270,21 +273,6 @@ def _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed):
 
 def _given(**flags: int | None) -> dict[str, int]:
     return {name: value for name, value in flags.items() if value is not None}
-
-
-def _run_name(config, settings: list[str]) -> str:
-    # folder:/a/long/path/flowers is folder-flowers
-    kind, _, rest = config.benchmark.name.partition(":")
-    benchmark = "-".join(part for part in (kind, Path(rest).stem) if part)
-    names = f"{benchmark}-{config.learner.name}"
-    shape = f"{config.tasks}x{config.shots}-q{config.queries}"
-    name = f"{names}-{shape}-{config.recipe}-seed{config.seed}"
-    text = "-".join([name, *settings])
-    return "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in text)[:120]
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _first_lines(error: Exception) -> str:

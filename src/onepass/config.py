@@ -116,7 +116,10 @@ def resolved(config: Config) -> Config:
     return replace(
         config,
         benchmark=filled(config.benchmark, BENCHMARKS),
-        learner=filled(config.learner, LEARNERS),
+        # the yardstick is no learner, and keeps what it is given
+        learner=config.learner
+        if config.learner.name == "offline"
+        else filled(config.learner, LEARNERS),
     )
 
 
@@ -174,19 +177,20 @@ def parse_options(assignments: Sequence[str]) -> dict[str, Any]:
 
 def differences(old: Config, new: Config) -> list[str]:
     """`key: old, now new` for whatever two configs do not share."""
-    before, after = _flat(to_json(old)), _flat(to_json(new))
+    before, after = flat(to_json(old)), flat(to_json(new))
     keys = [key for key in before | after if before.get(key) != after.get(key)]
     return [f"{key} was {before.get(key)}, now {after.get(key)}" for key in keys]
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`learner.options.width` and so on, each with its value."""
+    leaves = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
+            leaves |= flat(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            leaves[f"{prefix}{key}"] = value
+    return leaves
 
 
 def _unknown(config: Config, key: str, names: list[str]) -> str:
