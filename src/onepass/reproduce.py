@@ -118,7 +118,7 @@ def dry_run(plan: Plan, out: Path) -> str:
 def write_table(plan: Plan, out: Path, device: str) -> str:
     """Markdown, CSV, JSON, and a figure where the paper has one; the Markdown is handed back."""
     lines = plan.lines(out)
-    page = [f"# {TITLES[plan.table]}\n"]
+    page = [f"# {title_of(plan)}\n"]
     content: dict[str, Any] = {"table": plan.table, "rows": [facts(line) for line in lines]}
     if lines:
         page.append(f"{comparison_table(lines)}\nSpreads: over seeds, or over episodes. {RULE}\n")
@@ -138,6 +138,14 @@ def write_table(plan: Plan, out: Path, device: str) -> str:
     write_bytes(out / f"{plan.name}.csv", csv_table(lines).encode())
     write_json(out / f"{plan.name}.json", content | {"left_out": plan.absent})
     return text
+
+
+def title_of(plan: Plan) -> str:
+    """The paper's, and in what these runs are not as published."""
+    config = plan.config(plan.rows[0], 0)
+    tiny = f"tiny sizes, {config.tasks} tasks" if config.recipe == "tiny" else ""
+    other = [*([tiny] if tiny else []), *plan.settings]
+    return TITLES[plan.table] + (f" ({', '.join(other)})" if other else "")
 
 
 def _forgetting(plan: Plan, out: Path, device: str) -> list[dict[str, Any]]:

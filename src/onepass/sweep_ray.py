@@ -7,6 +7,7 @@ on from the checkpoint that it finds there.
 import contextlib
 import importlib
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -89,6 +90,8 @@ def connected(address: str) -> Any:
         ray = importlib.import_module("ray")
     except ModuleNotFoundError as error:
         raise ValueError('--ray needs Ray: pip install "onepass[ray]"') from error
+    if address not in ("local", "auto"):
+        _knock(address)
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     where = {} if address == "local" else {"address": address}
     try:
@@ -101,7 +104,16 @@ def connected(address: str) -> Any:
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"no Ray cluster at {address!r} ({reason}); there are: local, auto, HOST:PORT"
-        ) from error
+        raise ValueError(f"Ray does not start at {address!r}: {reason}") from error
     return ray
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes before it says that nobody is there."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no Ray cluster at {address!r} ({error}); there are: local, auto, HOST:PORT"
+        ) from error
