@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(?P<kind>\w+)(?: file=(?P<file>\S+))?\n(?P<text>.*?)^```", re.M | re.S)
 HOW_TOS = ["add-a-mixer.md", "add-a-learner.md", "add-a-benchmark.md"]
+SWEEP = "onepass sweep mine.py"
 
 
 def blocks(page: Path) -> list[re.Match]:
@@ -34,6 +35,16 @@ def test_how_to_works_as_written(name, command, tmp_path):
             assert program == "onepass"
             ended = command(*arguments)
             assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
+
+
+def test_the_sweep_of_the_page_runs(command, tmp_path):
+    page = blocks(ROOT / "docs" / "reproduce.md")
+    (source,) = [block["text"] for block in page if block["kind"] == "python"]
+    (line,) = [block["text"] for block in page if block["text"].startswith(SWEEP)]
+    (tmp_path / "mine.py").write_text(source.replace("range(2)", "range(1)"))
+    ended = command(*shlex.split(line)[1:])
+    assert ended.returncode == 0, ended.stderr
+    assert "2 run(s) in runs/mine" in ended.stdout
 
 
 def test_python_of_the_readme_runs(tmp_path):

@@ -119,7 +119,7 @@ def test_runs_that_cannot_be_compared_are_never_called_reproduced():
 def test_every_row_of_every_table_can_be_named_and_run(table):
     for recipe in ("paper", "tiny"):
         rows = rows_of(table, Scale(recipe))
-        assert len({(row.column, row.name, row.config.tasks) for row in rows}) == len(rows)
+        assert len({(row.column, row.name) for row in rows}) == len(rows)
         assert len(jobs_of([row.config for row in rows], Path("x"))) > 1
 
 
@@ -169,7 +169,7 @@ def test_a_dry_run_lists_what_is_to_do_and_how_long_it_takes(tmp_path, data_fold
     text = dry_run(plan, tmp_path)
     assert "sine-transformer-100x5-q5-paper-seed0-steps=1000  finished" in text
     # 100 s for 1,000 steps were measured just now
-    assert "sine-transformer-100x5-q5-paper-seed1-steps=1000  100 s (NVIDIA H200)" in text
+    assert "sine-transformer-100x5-q5-paper-seed1-steps=1000  2 min (NVIDIA H200)" in text
     assert "2 run(s), 2 min to go" in text
     assert "left out: no casia/Gnt1.0TrainPart1.zip" in text
     alone = make_plan("table1", ["omniglot", "pn"], stand_in="kanji")
@@ -189,7 +189,8 @@ def test_the_ledger_sorts_runs_into_tables(tmp_path):
         "| omniglot | pn | 1 | 3.70 +- 1.00 | 3.8 +- 0.1 | 0.00 +- 0.00 | reproduced: as it" in page
     )
     assert "| omniglot | transformer | 2 | 14.50 +- 0.71 | 13.7 +- 0.6 |" in page
-    assert "| omniglot | pn | transformer | -10.3 +- 0" in page.replace("1.1", "0")
+    # 3.8 and 3.6 against 13 and 15 at seed 0
+    assert "| omniglot | pn | transformer | -10.3 +- 1.1 | 1 | 2 |" in page
     assert page.index("## Cut short") < page.index("| omniglot | 20 | oml | 4,000 | 1 | 20.00")
     assert "sine: offline, oml, transformer, linear_transformer" in page
     for name in kept:

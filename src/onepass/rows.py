@@ -155,7 +155,7 @@ def cost(scale: Scale) -> list[Row]:
     return [
         Row(
             "casia",
-            learner if scale.recipe != "paper" else f"{learner} ({tasks} tasks)",
+            f"{learner} ({tasks} tasks)",
             scale.config("casia", learner, tasks),
             found.error,
             cost=found,
