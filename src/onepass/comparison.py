@@ -78,9 +78,11 @@ def facts(line: Line) -> dict[str, Any]:
         found[f"{split}_stderr"] = ours.stderr if ours else None
         found[f"paper_{split}_mean"] = published.mean if published else None
         found[f"paper_{split}_std"] = published.std if published else None
-    both = test and row.test
-    found["difference"] = test.mean - row.test.mean if both else None
-    found["in_their_std"] = found["difference"] / row.test.std if both and row.test.std else None
+    found["difference"] = found["in_their_std"] = None
+    if test and row.test:
+        gap = test.mean - row.test.mean
+        # a spread that is printed as 0.0 measures nothing
+        found |= {"difference": gap, "in_their_std": gap / row.test.std if row.test.std else None}
     found["verdict"] = line.verdict
     if row.cost:
         found |= _cost_facts(line)

@@ -151,7 +151,7 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
         elif key in names and key not in ("learner", "benchmark"):
             config = from_json(to_json(config) | {key: _value(text)})
             continue
-        elif key in LEARNERS.options(config.learner.name):
+        elif key in _learner_options(config):
             owner, option = "learner", key
         else:
             raise ValueError(_unknown(config, key, names))
@@ -195,9 +195,14 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _unknown(config: Config, key: str, names: list[str]) -> str:
     settings = ", ".join(name for name in names if name not in ("learner", "benchmark"))
-    learner = ", ".join(f"learner.{name}" for name in LEARNERS.options(config.learner.name))
+    learner = ", ".join(f"learner.{name}" for name in _learner_options(config)) or "learner.OPTION"
     data = ", ".join(f"benchmark.{name}" for name in BENCHMARKS.options(config.benchmark.name))
     return f"no setting {key!r}; there are: {settings}; {learner}; {data}"
+
+
+def _learner_options(config: Config) -> list[str]:
+    """Those of the yardstick, which is no learner, are looked at when it runs."""
+    return [] if config.learner.name == "offline" else list(LEARNERS.options(config.learner.name))
 
 
 def _assignment(text: str) -> tuple[str, str]:
