@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from onepass.cli_data import data_app
 from onepass.cli_speed import bench, cost
+from onepass.cli_sweep import add_sweep_commands
 from onepass.options import (
     AsJson,
     Benchmark,
@@ -22,9 +23,9 @@ from onepass.options import (
     Settings,
     Shots,
     Tasks,
-    tell,
     use_data,
 )
+from onepass.progress import tell
 
 app = typer.Typer(
     name="onepass",
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command()(bench)
 app.command()(cost)
+add_sweep_commands(app)
 
 
 def _version(wanted: bool) -> None:
@@ -144,6 +146,7 @@ def train(
     Example: onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
     """
     use_data(data)
+    from onepass.commands import run_name
     from onepass.describe import asks_for_classes
     from onepass.ranks import is_first
     from onepass.run import Run
@@ -151,7 +154,7 @@ def train(
     from onepass.training import train
 
     config = _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed)
-    path = out or Path("runs") / _run_name(config, settings or [])
+    path = out or Path("runs") / run_name(config)
     if learner == "offline":
         from onepass.offline import offline
 
@@ -276,17 +279,6 @@ def _config(benchmark, learner, recipe, settings, tasks, shots, queries, seed):
 
 def _given(**flags: int | None) -> dict[str, int]:
     return {name: value for name, value in flags.items() if value is not None}
-
-
-def _run_name(config, settings: list[str]) -> str:
-    # folder:/a/long/path/flowers is folder-flowers
-    kind, _, rest = config.benchmark.name.partition(":")
-    benchmark = "-".join(part for part in (kind, Path(rest).stem) if part)
-    names = f"{benchmark}-{config.learner.name}"
-    shape = f"{config.tasks}x{config.shots}-q{config.queries}"
-    name = f"{names}-{shape}-{config.recipe}-seed{config.seed}"
-    text = "-".join([name, *settings])
-    return "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in text)[:120]
 
 
 def _first_lines(error: Exception) -> str:

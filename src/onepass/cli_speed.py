@@ -11,10 +11,10 @@ from onepass.options import (
     Device,
     JsonFile,
     names_and_settings,
-    tell,
     use_data,
     whole_numbers,
 )
+from onepass.progress import tell
 
 
 def bench(

@@ -116,7 +116,10 @@ def resolved(config: Config) -> Config:
     return replace(
         config,
         benchmark=filled(config.benchmark, BENCHMARKS),
-        learner=filled(config.learner, LEARNERS),
+        # the yardstick is no learner, and keeps what it is given
+        learner=config.learner
+        if config.learner.name == "offline"
+        else filled(config.learner, LEARNERS),
     )
 
 
@@ -148,7 +151,7 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
         elif key in names and key not in ("learner", "benchmark"):
             config = from_json(to_json(config) | {key: _value(text)})
             continue
-        elif key in LEARNERS.options(config.learner.name):
+        elif key in _learner_options(config):
             owner, option = "learner", key
         else:
             raise ValueError(_unknown(config, key, names))
@@ -174,26 +177,32 @@ def parse_options(assignments: Sequence[str]) -> dict[str, Any]:
 
 def differences(old: Config, new: Config) -> list[str]:
     """`key: old, now new` for whatever two configs do not share."""
-    before, after = _flat(to_json(old)), _flat(to_json(new))
+    before, after = flat(to_json(old)), flat(to_json(new))
     keys = [key for key in before | after if before.get(key) != after.get(key)]
     return [f"{key} was {before.get(key)}, now {after.get(key)}" for key in keys]
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`learner.options.width` and so on, each with its value."""
+    leaves = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
+            leaves |= flat(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+            leaves[f"{prefix}{key}"] = value
+    return leaves
 
 
 def _unknown(config: Config, key: str, names: list[str]) -> str:
     settings = ", ".join(name for name in names if name not in ("learner", "benchmark"))
-    learner = ", ".join(f"learner.{name}" for name in LEARNERS.options(config.learner.name))
+    learner = ", ".join(f"learner.{name}" for name in _learner_options(config)) or "learner.OPTION"
     data = ", ".join(f"benchmark.{name}" for name in BENCHMARKS.options(config.benchmark.name))
     return f"no setting {key!r}; there are: {settings}; {learner}; {data}"
+
+
+def _learner_options(config: Config) -> list[str]:
+    """Those of the yardstick, which is no learner, are looked at when it runs."""
+    return [] if config.learner.name == "offline" else list(LEARNERS.options(config.learner.name))
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -36,6 +36,7 @@ class Evaluation:
     task_stderr: list[list[float]]
     task_loss: list[list[float]]
     task_loss_stderr: list[list[float]]
+    episode_error: list[float]  # at the last stop, over all tasks: what pairs are made of
 
 
 def evaluate(
@@ -146,6 +147,8 @@ def summarise(outcomes: Float[Tensor, "E S K two"], stops: list[int]) -> Evaluat
         task_stderr=task_stderr[..., 0].tolist(),
         task_loss=mean[..., 1].tolist(),
         task_loss_stderr=task_stderr[..., 1].tolist(),
+        # four digits are far below the spread between episodes
+        episode_error=[float(f"{error:.4g}") for error in whole[:, 0].tolist()],
     )
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+# no string of JSON has a line break in it, so this is never a part of one
+NUMBERS = re.compile(r"\[\n\s+(-?\d[-+.,e\d\s]*?)\n\s+\]")
 
 
 def cache_dir() -> Path:
@@ -60,7 +62,13 @@ def append_line(path: Path, line: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
+    """Indented, with lists of numbers on one line each."""
+    text = NUMBERS.sub(_on_one_line, json.dumps(content, indent=2))
+    write_bytes(path, f"{text}\n".encode())
+
+
+def _on_one_line(numbers: re.Match[str]) -> str:
+    return f"[{' '.join(numbers[1].split())}]"
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Arguments and options that several commands share."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,7 @@ Settings = Annotated[
 Tasks = Annotated[int | None, Option(help="Tasks in an episode.")]
 Shots = Annotated[int | None, Option(help="Examples of each task to learn from.")]
 Queries = Annotated[int | None, Option(help="Queries about each task.")]
-Recipe = Annotated[str, Option(help="Where the other settings come from: paper, quickstart.")]
+Recipe = Annotated[str, Option(help="Where the other settings come from: paper, quickstart, tiny.")]
 Seed = Annotated[int | None, Option(help="Decides every random number.")]
 Data = Annotated[Path | None, Option(help="Folder of downloaded files, instead of ONEPASS_DATA.")]
 Device = Annotated[str, Option(help="auto, cpu, cuda or mps.")]
@@ -34,10 +33,6 @@ def use_data(folder: Path | None) -> None:
         if not folder.is_dir():
             raise ValueError(f"--data {folder}: there is no such folder")
         os.environ["ONEPASS_DATA"] = str(folder)
-
-
-def tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def whole_numbers(option: str, text: str) -> list[int]:

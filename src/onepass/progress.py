@@ -14,6 +14,11 @@ class Show(Protocol):
     def __call__(self, done: int, text: str | None = None) -> None: ...
 
 
+def tell(line: str) -> None:
+    """A word to the person, apart from what a command answers."""
+    print(line, file=sys.stderr, flush=True)
+
+
 @contextmanager
 def progress(what: str, total: int, start: int = 0) -> Iterator[Show]:
     """Gives `show(done, text)`, cheap enough for every step; without a text the last one stays."""

@@ -197,6 +197,10 @@ def write_result(
         "date": now(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "torch": torch.__version__,
+        # of this process: what it took at most, the allocator's reserve and all
+        "memory_gb": torch.cuda.max_memory_reserved(device) / 1e9
+        if device.type == "cuda"
+        else None,
         "seconds": seconds,
         "episodes_per_s": steps * config.batch / seconds if seconds else 0.0,
         "curve": _curve(run.read_metrics()),

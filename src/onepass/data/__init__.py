@@ -22,6 +22,7 @@ __all__ = [
     "open_npz",
     "open_store",
     "prepare_data",
+    "what_is_missing",
     "where_from",
 ]
 
@@ -78,6 +79,17 @@ def where_from(name: str) -> str:
     if name in WITHDRAWN:
         return f"--data FOLDER only: {WITHDRAWN[name]}"
     return f"a download{' with --agree' if name in TERMS else ''}, or --data FOLDER"
+
+
+def what_is_missing(name: str) -> str | None:
+    """A line on what to put where, for a data set of which there is neither store nor files."""
+    if name not in READERS or store_path(name).is_dir():
+        return None
+    try:
+        fetch_missing(name, READERS[name].missing(), download=False)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _files(reader: Reader) -> str:

@@ -1,0 +1,119 @@
+"""The same sweep on a Ray cluster: a run is a task, tried again elsewhere when its node dies.
+
+Every node needs onepass, the data, and the folder of the runs at the same path: a retried run goes
+on from the checkpoint that it finds there.
+"""
+
+import contextlib
+import importlib
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from onepass.commands import command_of
+from onepass.config import Config
+from onepass.progress import tell as tell_person
+from onepass.sweep import Job, Tell, jobs_of
+
+RETRIES = 5
+# what a run reads of its environment
+PASSED_ON = ("ONEPASS_DATA", "ONEPASS_CACHE", "ONEPASS_COMMIT", "OMP_NUM_THREADS")
+
+
+def run_all_on_ray(
+    configs: Sequence[Config],
+    out: Path,
+    address: str,
+    device: str = "auto",
+    per_card: int = 1,
+    tell: Tell = tell_person,
+) -> list[Job]:
+    """Like `run_all`; the address is that of a cluster, `auto`, or `local` to start one here."""
+    ray = connected(address)
+    has_cards = ray.cluster_resources().get("GPU", 0) > 0 and device != "cpu"
+    # a process of its own for each run, so that no card's memory is kept between two
+    options = {"num_cpus": 1, "num_gpus": 1 / per_card if has_cards else 0, "max_calls": 1}
+    remote = ray.remote(**options, max_retries=RETRIES)(train_one)
+    waiting = [job for job in jobs_of(configs, out) if not job.is_finished]
+    pending = {}
+    for job in waiting:
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        command = command_of(job.config, job.path, device)
+        pending[remote.options(name=job.path.name).remote(command, str(job.log))] = job
+    failed = []
+    try:
+        while pending:
+            (done,), _ = ray.wait(list(pending), num_returns=1)
+            job = pending.pop(done)
+            try:
+                code = ray.get(done)
+            except ray.exceptions.RayError as error:
+                job.log.open("a").write(f"{' '.join(str(error).split())}\n")
+                code = 1
+            tell(f"{'failed  ' if code else 'finished'}  {job.path.name}")
+            if code:
+                failed.append(job)
+    except KeyboardInterrupt:
+        # as ctrl-C to each of them: they finish their step and save
+        for task in pending:
+            ray.cancel(task)
+        ray.wait(list(pending), num_returns=len(pending), timeout=60)
+        raise
+    finally:
+        ray.shutdown()
+    return failed
+
+
+def train_one(command: list[str], log: str) -> int:
+    """In the process of a Ray task itself, so that what ends that process ends the run."""
+    from onepass.__main__ import main
+
+    sys.argv = ["onepass", *command]
+    with (
+        open(log, "a", buffering=1) as file,
+        contextlib.redirect_stdout(file),
+        contextlib.redirect_stderr(file),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            return ended.code if isinstance(ended.code, int) else 1
+    return 0
+
+
+def connected(address: str) -> Any:
+    """Ray, with a cluster behind it."""
+    try:
+        ray = importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise ValueError('--ray needs Ray: pip install "onepass[ray]"') from error
+    if address not in ("local", "auto"):
+        _knock(address)
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    where = {} if address == "local" else {"address": address}
+    try:
+        ray.init(
+            **where,
+            runtime_env={"env_vars": passed_on},
+            include_dashboard=False if address == "local" else None,
+            log_to_driver=False,
+            logging_level="error",
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"Ray does not start at {address!r}: {reason}") from error
+    return ray
+
+
+def _knock(address: str) -> None:
+    """Ray itself tries for minutes before it says that nobody is there."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no Ray cluster at {address!r} ({error}); there are: local, auto, HOST:PORT"
+        ) from error
