@@ -9,6 +9,7 @@ import typer
 from typer import Argument, Option
 
 from onepass.cli_data import data_app, use_data
+from onepass.cli_report import report
 from onepass.options import (
     AsJson,
     Benchmark,
@@ -232,6 +233,9 @@ def forgetting(
         return
     print_forgetting(found, is_class)
     print(f"kept in {run / 'forgetting.json'}, picture in {run / 'forgetting.png'}")
+
+
+app.command()(report)
 
 
 @app.command()

@@ -16,7 +16,8 @@ from onepass.files import write_bytes
 
 RIGHT, WRONG, INK, LINE = "#2b8a3e", "#c92a2a", "#343a40", "#1c7ed6"
 STYLES = ("--", ":", "-")
-CURVES = colormaps["viridis"]
+# neither end is lost on a white page or on a dark one
+CURVES, HEAT = colormaps["viridis"], colormaps["YlOrRd"]
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -80,12 +81,12 @@ def _show(
         spine.set(color=colour, linewidth=width)
 
 
-def heat_map(axis: Axes, error: list[list[float]], label: str) -> None:
+def heat_map(axis: Axes, error: list[list[float]], label: str, top: float | None = None) -> None:
     """Row n is after n tasks, column k is task k; what was not learned yet is left out."""
     matrix = np.array(error)
     shown = np.where(np.tri(len(matrix), dtype=bool), matrix, np.nan)
     end = len(matrix) + 0.5
-    picture = axis.imshow(shown, cmap="magma_r", vmin=0, extent=(0.5, end, end, 0.5))
+    picture = axis.imshow(shown, cmap=HEAT, vmin=0, vmax=top, extent=(0.5, end, end, 0.5))
     axis.set(xlabel="task", ylabel="tasks seen", title="Each task after each later one")
     axis.get_figure().colorbar(picture, ax=axis, label=label, shrink=0.8)  # pyright: ignore[reportOptionalMemberAccess]
 
@@ -93,7 +94,7 @@ def heat_map(axis: Axes, error: list[list[float]], label: str) -> None:
 def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) -> None:
     """One line for each few consecutive tasks, early ones dark, late ones light."""
     for n, group in enumerate(groups):
-        colour = CURVES(0.85 * n / max(len(groups) - 1, 1))
+        colour = CURVES(0.25 + 0.55 * n / max(len(groups) - 1, 1))
         lost, spread = scale * np.array(group["lost"]), scale * np.array(group["stderr"])
         several = group["last"] > group["first"]
         name = f"tasks {group['first']} to {group['last']}" if several else f"task {group['last']}"
