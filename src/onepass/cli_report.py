@@ -14,7 +14,7 @@ def report(
     out: Annotated[Path, Option(help="The page.")] = Path("report.html"),
     query: Annotated[
         int | None,
-        Option(help="Whose read weights to show, counted from 1; default: a middle one."),
+        Option(help="Which query's reading to show, from 1; default: a middle one."),
     ] = None,
     data: Data = None,
 ) -> None:

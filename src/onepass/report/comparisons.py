@@ -162,9 +162,7 @@ def _curves(question: str, entry: Entry) -> Plot:
 
     several = any(group["last"] > group["first"] for group in found.groups)
     each = "five tasks a line" if several else "a task a line"
-    title = (
-        f"{entry.label}, {question}: what later tasks cost earlier ones, {each}, first ones dark"
-    )
+    title = f"{entry.label}, {question}: what later tasks cost earlier ones ({each}, first dark)"
     return plot(title, _transfer(entry), draw)
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from jaxtyping import Float
@@ -21,7 +21,7 @@ from onepass.plots import INK
 # Okabe and Ito's colours, told apart by colour-blind people; marks and dashes say it again
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKS, DASHES = "osD^vP", ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
-PAGE_STYLE = {
+PAGE_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     # a dollar sign in a name begins no formula
     "text.parse_math": False,
@@ -47,14 +47,18 @@ def plot(
     title: str, alt: str, draw: Callable[[Axes], None], width: float = 4.7, height: float = 3.2
 ) -> Plot:
     """Whatever `draw` puts on the axes; a legend goes below them."""
-    with matplotlib.rc_context(PAGE_STYLE | {"svg.hashsalt": title + alt}):
+    with matplotlib.rc_context(PAGE_STYLE):
+        # two figures of a page share no ids
+        matplotlib.rcParams["svg.hashsalt"] = title + alt
         figure = Figure(figsize=(width, height), layout="constrained")
         axis = figure.subplots()
         draw(axis)
         handles, names = axis.get_legend_handles_labels()
         if handles:
             longest = max(len(name) for name in names)
-            columns = 3 if longest < 14 else 2 if longest < 28 else 1
+            columns = 3 if longest < 14 else 2 if longest < 26 else 1
+            # it takes no room from the axes
+            figure.set_figheight(height + 0.2 * math.ceil(len(names) / columns))
             figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=9)
         content = io.StringIO()
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -8,13 +8,16 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-from onepass.config import Config, first_problem, from_json
+from onepass.config import Config, first_problem, from_json, to_json
 from onepass.describe import asks_for_classes, describe
 from onepass.forgetting import Forgetting
 from onepass.run import Run
 
 LENIENT = ConfigDict(extra="ignore")
 T = TypeVar("T")
+# values that speak for themselves, and settings that change nothing a run comes to
+WORDS = ("benchmark", "view", "recipe", "order")
+PROCEDURE = ("log_every", "checkpoint_every", "evaluate_every", "evaluation_batch")
 
 
 @validated(frozen=True, config=LENIENT)
@@ -71,8 +74,8 @@ class Entry:
         return f"{asked}, {config.tasks} tasks x {config.shots} shots"
 
     @property
-    def scale(self) -> int:
-        return 100 if self.percent else 1
+    def scale(self) -> float:
+        return 100.0 if self.percent else 1.0
 
     @property
     def unit(self) -> str:
@@ -113,15 +116,36 @@ def read_entry(path: Path) -> Entry:
 
 
 def labels(entries: list[Entry]) -> list[str]:
-    """The shortest names that tell all of them apart."""
-    choices = [
-        [entry.config.learner.name for entry in entries],
-        [f"{entry.config.learner.name}, seed {entry.config.seed}" for entry in entries],
-        [f"{entry.config.learner.name}, {entry.question.partition(', ')[0]}" for entry in entries],
-        [entry.path.stem if entry.path.is_file() else entry.path.name for entry in entries],
-        [str(entry.path) for entry in entries],
+    """The learner, what sets it apart from others of its name, or else the place it lies in."""
+    names = [_told_apart(entry, entries) for entry in entries]
+    places = [entry.path.stem if entry.path.is_file() else entry.path.name for entry in entries]
+    for choice in (names, places):
+        if len(set(choice)) == len(choice):
+            return choice
+    return [str(entry.path) for entry in entries]
+
+
+def _told_apart(entry: Entry, entries: list[Entry]) -> str:
+    name, own = entry.config.learner.name, settings_of(entry.config)
+    others = [settings_of(other.config) for other in entries if other.config.learner.name == name]
+    differ = [
+        (key.rpartition(".")[2], own.get(key))
+        for key in sorted(set().union(*others))
+        if key not in PROCEDURE and len({str(other.get(key)) for other in others}) > 1
     ]
-    return next((names for names in choices if len(set(names)) == len(names)), choices[-1])
+    return ", ".join([name, *(str(v) if k in WORDS else f"{k} {v}" for k, v in differ)])
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """Every setting as it can be typed."""
+    flat = {}
+    for key, value in to_json(config).items():
+        if isinstance(value, dict):
+            flat[key] = value["name"]
+            flat |= {f"{key}.{option}": chosen for option, chosen in value["options"].items()}
+        else:
+            flat[key] = value
+    return flat
 
 
 def _read(run: Run, name: str, notes: list[str]) -> Any:

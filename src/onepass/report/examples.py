@@ -212,9 +212,8 @@ def curves(runs: list[Answered], panels: int = 3) -> list[Plot]:
             f"{run.entry.label} {(run.answers - test.y)[0, place].square().mean():.3f}"
             for run in runs
         ]
-        title = (
-            f"{runs[0].entry.question}: a query of task {task}; dashes on the dark line are right"
-        )
+        question = runs[0].entry.question
+        title = f"{question}: a query of task {task}; dashes that cover the line are right"
         return plot(title, f"Squared error: {', '.join(errors)}.", draw)
 
     return [panel(place) for place in _spread(test.x.shape[1], panels)]
@@ -252,9 +251,8 @@ def reads_plot(run: Answered, query: int | None) -> Plot | None:
 
 
 def _spread(among: int, count: int) -> list[int]:
-    return sorted(
-        {round(place) for place in torch.linspace(0, among - 1, min(count, among)).tolist()}
-    )
+    places = torch.linspace(0, among - 1, min(count, among))
+    return sorted(set(places.round().int().tolist()))
 
 
 def _squared(run: Answered) -> float:

@@ -4,17 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
 from onepass import __version__
-from onepass.config import to_json
 from onepass.files import write_bytes
 from onepass.report import examples
 from onepass.report.comparisons import Numbered, forgetting_plots, learning_plots, size_plots
 from onepass.report.drawing import Plot, in_bytes
-from onepass.report.entries import Entry, labels, read_entry
+from onepass.report.entries import Entry, labels, read_entry, settings_of
 from onepass.run import now
 
 
@@ -46,7 +45,7 @@ def render(entries: list[Entry], query: int | None = None) -> str:
     answered = [found for n, entry in numbered if (found := examples.answered(n, entry))]
     sections = _sections(_questions(numbered), answered, query)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters["settings"] = _settings
+    environment.filters["settings"] = lambda entry: settings_of(entry.config)
     template = environment.from_string(
         files("onepass.report").joinpath("template.html").read_text()
     )
@@ -178,15 +177,3 @@ def _title(entries: list[Entry]) -> str:
     if len(entries) == 1:
         return f"{entries[0].config.learner.name} on {entries[0].question}"
     return f"{len(entries)} runs compared"
-
-
-def _settings(entry: Entry) -> dict[str, Any]:
-    """Every setting as it can be typed."""
-    flat = {}
-    for key, value in to_json(entry.config).items():
-        if isinstance(value, dict):
-            flat[key] = value["name"]
-            flat |= {f"{key}.{option}": chosen for option, chosen in value["options"].items()}
-        else:
-            flat[key] = value
-    return flat
