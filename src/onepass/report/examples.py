@@ -178,7 +178,8 @@ def rotation(runs: list[Answered]) -> Plot:
         for run in runs:
             colour, mark, _ = look(run.number)
             true, given = (
-                _degrees(y.flatten(0, 1))[:POINTS] for y in (run.episodes.test.y, run.answers)
+                _degrees(y.flatten(0, 1))[:POINTS].tolist()
+                for y in (run.episodes.test.y, run.answers)
             )
             label = run.entry.label
             axis.scatter(true, given, s=14, color=colour, marker=mark, alpha=0.6, label=label)
@@ -199,13 +200,12 @@ def curves(runs: list[Answered], panels: int = 3) -> list[Plot]:
         task = int(test.task[0, place]) + 1
 
         def draw(axis: Axes) -> None:
-            axis.plot(test.x[0, place], color="#868e96", linewidth=0.9, label="input")
-            axis.plot(test.y[0, place], color=INK, linewidth=1.6, label="true")
+            axis.plot(test.x[0, place].tolist(), color="#868e96", linewidth=0.9, label="input")
+            axis.plot(test.y[0, place].tolist(), color=INK, linewidth=1.6, label="true")
             for run in runs:
                 colour, _, _ = look(run.number)
-                axis.plot(
-                    run.answers[0, place], "--", color=colour, linewidth=1.8, label=run.entry.label
-                )
+                given, label = run.answers[0, place].tolist(), run.entry.label
+                axis.plot(given, "--", color=colour, linewidth=1.8, label=label)
             axis.set(xlabel="point", ylabel="height")
 
         errors = [
@@ -233,13 +233,13 @@ def reads_plot(run: Answered, query: int | None) -> Plot | None:
     on_own = shares[own].sum()
 
     def draw(axis: Axes) -> None:
-        seen = torch.arange(1, len(stream) + 1)
-        axis.bar(seen[~own], shares[~own], color="#868e96", label="other tasks")
-        colour, _, _ = look(run.number)
+        def bars(which: Tensor, colour: str, label: str, hatch: str = "") -> None:
+            places = (which.nonzero()[:, 0] + 1).tolist()
+            axis.bar(places, shares[which].tolist(), color=colour, hatch=hatch, label=label)
+
+        bars(~own, "#868e96", "other tasks")
         # hatched, so that it is told apart without its colour
-        axis.bar(
-            seen[own], shares[own], color=colour, hatch="////", edgecolor=INK, label="its own task"
-        )
+        bars(own, look(run.number).colour, "its own task", "////")
         axis.set(xlabel="example of the stream", ylabel="share in %", xlim=(0, len(stream) + 1))
 
     chance = 100 * own.sum() / len(stream)
