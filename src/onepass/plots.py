@@ -9,6 +9,7 @@ from jaxtyping import Float
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from onepass.episodes import Episodes
@@ -88,6 +89,8 @@ def heat_map(axis: Axes, error: list[list[float]], label: str, top: float | None
     end = len(matrix) + 0.5
     picture = axis.imshow(shown, cmap=HEAT, vmin=0, vmax=top, extent=(0.5, end, end, 0.5))
     axis.set(xlabel="task", ylabel="tasks seen", title="Each task after each later one")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.get_figure().colorbar(picture, ax=axis, label=label, shrink=0.8)  # pyright: ignore[reportOptionalMemberAccess]
 
 
@@ -102,6 +105,7 @@ def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) 
         axis.plot(group["seen"], lost, color=colour, label=name, marker=marker)
         axis.fill_between(group["seen"], lost - spread, lost + spread, color=colour, alpha=0.2)
     axis.axhline(0, color=INK, linewidth=0.8)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel="tasks seen", ylabel=label, title="What later tasks cost earlier ones")
     axis.spines[["top", "right"]].set_visible(False)
     if len(groups) <= 8:

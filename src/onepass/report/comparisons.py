@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from onepass.plots import INK, forgetting_curves, heat_map
 from onepass.report.drawing import Plot, in_bytes, in_units, log_axis, look, plot
@@ -38,9 +39,10 @@ def _learning(question: str, runs: Numbered) -> Plot:
                 spread = entry.scale * (score.stderr or 0)
                 axis.errorbar(steps[-1], values[-1], spread, color=colour, marker=mark)
         axis.set(xlabel="meta-training step", ylabel=f"error{first.unit}")
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         if first.percent:
             axis.set_ylim(bottom=0)
-        elif min(values) > 0:
+        elif min(values) > 0 and max(values) > 4 * min(values):
             log_axis(axis, "y", values, lambda value: f"{value:g}")
 
     title = f"{question}: error while meta-training; the mark at the end is new classes"
@@ -116,7 +118,7 @@ def forgetting_plots(questions: dict[str, Numbered]) -> list[Plot]:
             plots.append(_losses(question, runs))
         top = max((_worst(entry) for _, entry in runs), default=0.0)
         for _, entry in runs:
-            plots += [_curves(question, entry), _matrix(question, entry, top)]
+            plots += [_curves(entry), _matrix(entry, top)]
     return plots
 
 
@@ -134,6 +136,7 @@ def _losses(question: str, runs: Numbered) -> Plot:
             )
             axis.fill_between(later, low, high, color=colour, alpha=0.2, linewidth=0)
         axis.axhline(0, color=INK, linewidth=0.8)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="tasks learned since", ylabel=f"error{runs[0][1].unit} gained")
 
     ends = [
@@ -145,7 +148,7 @@ def _losses(question: str, runs: Numbered) -> Plot:
     return plot(title, f"Error gained after all later tasks: {'; '.join(ends)}.", draw)
 
 
-def _curves(question: str, entry: Entry) -> Plot:
+def _curves(entry: Entry) -> Plot:
     found = entry.forgetting
     assert found
 
@@ -166,7 +169,7 @@ def _curves(question: str, entry: Entry) -> Plot:
     return plot(title, _transfer(entry), draw)
 
 
-def _matrix(question: str, entry: Entry, top: float) -> Plot:
+def _matrix(entry: Entry, top: float) -> Plot:
     found = entry.forgetting
     assert found
 
@@ -175,8 +178,14 @@ def _matrix(question: str, entry: Entry, top: float) -> Plot:
         heat_map(axis, matrix, f"error{entry.unit}", top or None)
         axis.set_title("")
 
-    title = f"{entry.label}, {question}: error of each task after each later one"
+    title = f"{_who(entry)}: error of each task after each later one"
     return plot(f"{title}; columns darken where it forgets", _transfer(entry), draw, height=3.6)
+
+
+def _who(entry: Entry) -> str:
+    assert entry.forgetting
+    asked = "" if entry.label.endswith(entry.asked) else f", {entry.asked}"
+    return f"{entry.label}{asked}, {entry.forgetting.tasks} tasks"
 
 
 def _worst(entry: Entry) -> float:

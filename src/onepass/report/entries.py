@@ -15,8 +15,8 @@ from onepass.run import Run
 
 LENIENT = ConfigDict(extra="ignore")
 T = TypeVar("T")
-# values that speak for themselves, and settings that change nothing a run comes to
-WORDS = ("benchmark", "view", "recipe", "order")
+# settings that change nothing that a run comes to
+LONGEST_LABEL = 48
 PROCEDURE = ("log_every", "checkpoint_every", "evaluate_every", "evaluation_batch")
 
 
@@ -66,12 +66,16 @@ class Entry:
     label: str = ""
 
     @property
+    def asked(self) -> str:
+        """The benchmark, and what is asked of its images where that is not their class."""
+        benchmark = self.config.benchmark
+        view = benchmark.options.get("view", "classify")
+        return benchmark.name if view == "classify" else f"{benchmark.name}, {view}"
+
+    @property
     def question(self) -> str:
-        """What was asked: only runs of the same question are compared."""
-        config = self.config
-        view = config.benchmark.options.get("view", "classify")
-        asked = config.benchmark.name if view == "classify" else f"{config.benchmark.name}, {view}"
-        return f"{asked}, {config.tasks} tasks x {config.shots} shots"
+        """Only runs of the same question are compared."""
+        return f"{self.asked}, {self.config.tasks} tasks x {self.config.shots} shots"
 
     @property
     def scale(self) -> float:
@@ -118,22 +122,28 @@ def read_entry(path: Path) -> Entry:
 def labels(entries: list[Entry]) -> list[str]:
     """The learner, what sets it apart from others of its name, or else the place it lies in."""
     names = [_told_apart(entry, entries) for entry in entries]
+    if max(len(name) for name in names) > LONGEST_LABEL:
+        names = []
     places = [entry.path.stem if entry.path.is_file() else entry.path.name for entry in entries]
     for choice in (names, places):
-        if len(set(choice)) == len(choice):
+        if len(set(choice)) == len(entries):
             return choice
     return [str(entry.path) for entry in entries]
 
 
 def _told_apart(entry: Entry, entries: list[Entry]) -> str:
     name, own = entry.config.learner.name, settings_of(entry.config)
-    others = [settings_of(other.config) for other in entries if other.config.learner.name == name]
-    differ = [
-        (key.rpartition(".")[2], own.get(key))
-        for key in sorted(set().union(*others))
-        if key not in PROCEDURE and len({str(other.get(key)) for other in others}) > 1
+    named = [other for other in entries if other.config.learner.name == name]
+    parts = [name]
+    if len({other.asked for other in named}) > 1:
+        parts.append(entry.asked)
+    rivals = [settings_of(other.config) for other in named if other.question == entry.question]
+    parts += [
+        f"{key.rpartition('.')[2]} {value}"
+        for key, value in own.items()
+        if key not in PROCEDURE and any(other.get(key, value) != value for other in rivals)
     ]
-    return ", ".join([name, *(str(v) if k in WORDS else f"{k} {v}" for k, v in differ)])
+    return ", ".join(parts)
 
 
 def settings_of(config: Config) -> dict[str, Any]:
