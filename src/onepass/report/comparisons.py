@@ -165,7 +165,7 @@ def _curves(entry: Entry) -> Plot:
 
     several = any(group["last"] > group["first"] for group in found.groups)
     each = "five tasks a line" if several else "a task a line"
-    title = f"{entry.label}, {question}: what later tasks cost earlier ones ({each}, first dark)"
+    title = f"{entry.name}, {found.tasks} tasks: what later tasks cost earlier ones ({each}, first dark)"
     return plot(title, _transfer(entry), draw)
 
 
@@ -178,14 +178,8 @@ def _matrix(entry: Entry, top: float) -> Plot:
         heat_map(axis, matrix, f"error{entry.unit}", top or None)
         axis.set_title("")
 
-    title = f"{_who(entry)}: error of each task after each later one"
+    title = f"{entry.name}, {found.tasks} tasks: error of each task after each later one"
     return plot(f"{title}; columns darken where it forgets", _transfer(entry), draw, height=3.6)
-
-
-def _who(entry: Entry) -> str:
-    assert entry.forgetting
-    asked = "" if entry.label.endswith(entry.asked) else f", {entry.asked}"
-    return f"{entry.label}{asked}, {entry.forgetting.tasks} tasks"
 
 
 def _worst(entry: Entry) -> float:

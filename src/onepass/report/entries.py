@@ -78,6 +78,11 @@ class Entry:
         return f"{self.asked}, {self.config.tasks} tasks x {self.config.shots} shots"
 
     @property
+    def name(self) -> str:
+        """The label and what was asked, each once."""
+        return self.label if self.label.endswith(self.asked) else f"{self.label}, {self.asked}"
+
+    @property
     def scale(self) -> float:
         return 100.0 if self.percent else 1.0
 

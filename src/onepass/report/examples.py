@@ -244,14 +244,10 @@ def reads_plot(run: Answered, query: int | None) -> Plot | None:
 
     chance = 100 * own.sum() / len(stream)
     title = (
-        f"{_who(run.entry)}: query {place + 1} reads "
+        f"{run.entry.name}: query {place + 1} reads "
         f"{on_own:.0f} % from its own task, which is {chance:.0f} % of the stream"
     )
     return plot(title, "Bars: the share of each example, mean over heads.", draw)
-
-
-def _who(entry: Entry) -> str:
-    return entry.label if entry.label.endswith(entry.asked) else f"{entry.label}, {entry.asked}"
 
 
 def _spread(among: int, count: int) -> list[int]:
