@@ -165,8 +165,8 @@ def _curves(entry: Entry) -> Plot:
 
     several = any(group["last"] > group["first"] for group in found.groups)
     each = "five tasks a line" if several else "a task a line"
-    title = f"{entry.name}, {found.tasks} tasks: what later tasks cost earlier ones ({each}, first dark)"
-    return plot(title, _transfer(entry), draw)
+    title = f"{entry.name}, {found.tasks} tasks: what later tasks cost earlier ones"
+    return plot(f"{title} ({each}, first dark)", _transfer(entry), draw)
 
 
 def _matrix(entry: Entry, top: float) -> Plot:
