@@ -150,9 +150,11 @@ def test_anchors_lead_somewhere_and_no_two_are_the_same(page):
     for link in seen.all("a"):
         assert link["href"].removeprefix("#") in ids
     assert all(image.get("alt") for image in seen.all("img"))
-    for attributes in (attributes for _, attributes in seen.tags):
+    for _, attributes in seen.tags:
         for target in re.findall(r"url\(#(\w+)\)", json.dumps(attributes)):
             assert target in ids
+        reference = attributes.get("xlink:href", "data:")
+        assert reference.startswith("data:") or reference.removeprefix("#") in ids
 
 
 HOSTILE = "<script>alert(1)</script>--><b>&\"'$\\frac{"
@@ -217,13 +219,13 @@ def test_a_table_checked_by_hand(tiny, tmp_path):
         "steps": 50_000,
         "seconds": 1_320.0,
         "device": "NVIDIA H200",
-        "commit": "0123456789abcdef",
+        "commit": "0123456789abcdef-dirty",
         "config": to_json(tiny(benchmark=Component("omniglot"), seed=7)),
     }
     (tmp_path / "kept.json").write_text(json.dumps(result))
     text = page_of(tmp_path / "kept.json").text
     row = "omniglot, 3 tasks x 2 shots 12.88 ± 0.14 % 9,828,900 3.28 MB 50,000 22 min NVIDIA H200 7"
-    for cell in (*row.split(), "0123456789"):
+    for cell in (*row.split(), "0123456789-dirty"):
         assert cell in text
     assert "12.88 ± 0.14 %" in text
     assert in_bytes(999) == "999 B"
@@ -234,7 +236,8 @@ def test_runs_are_named_by_what_sets_them_apart(runs, tmp_path):
     names = ["linear", "transformer", "completion", "rotation"]
     told = labels([read_entry(runs[name]) for name in names])
     assert told[0] == "linear_transformer"
-    assert told[1:] == ["transformer, classify", "transformer, completion", "transformer, rotation"]
+    views = ["glyphs", "glyphs, completion", "glyphs, rotation"]
+    assert told[1:] == [f"transformer, {view}" for view in views]
     shutil.copytree(runs["linear"], tmp_path / "again")
     assert labels([read_entry(runs["linear"]), read_entry(tmp_path / "again")]) == [
         "linear",

@@ -97,7 +97,7 @@ def heat_map(axis: Axes, error: list[list[float]], label: str, top: float | None
 def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) -> None:
     """One line for each few consecutive tasks, early ones dark, late ones light."""
     for n, group in enumerate(groups):
-        colour = CURVES(0.25 + 0.55 * n / max(len(groups) - 1, 1))
+        colour = CURVES(0.3 + 0.5 * n / max(len(groups) - 1, 1))
         lost, spread = scale * np.array(group["lost"]), scale * np.array(group["stderr"])
         several = group["last"] > group["first"]
         name = f"tasks {group['first']} to {group['last']}" if several else f"task {group['last']}"

@@ -40,10 +40,10 @@ def _learning(question: str, runs: Numbered) -> Plot:
                 axis.errorbar(steps[-1], values[-1], spread, color=colour, marker=mark)
         axis.set(xlabel="meta-training step", ylabel=f"error{first.unit}")
         axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if first.percent:
-            axis.set_ylim(bottom=0)
-        elif min(values) > 0 and max(values) > 4 * min(values):
+        if not first.percent and max(values) > 4 * min(values) > 0:
             log_axis(axis, "y", values, lambda value: f"{value:g}")
+        else:
+            axis.set_ylim(bottom=0)
 
     title = f"{question}: error while meta-training; the mark at the end is new classes"
     ends = [
@@ -110,15 +110,15 @@ def _against_size(
 
 
 def forgetting_plots(questions: dict[str, Numbered]) -> list[Plot]:
-    """For each question what all runs lose, then each run's curves and its whole matrix."""
+    """For each question each run's curves and its whole matrix, then what all of them lose."""
     plots = []
     for question, entries in questions.items():
         runs = [(n, entry) for n, entry in entries if entry.forgetting]
-        if len(runs) > 1:
-            plots.append(_losses(question, runs))
         top = max((_worst(entry) for _, entry in runs), default=0.0)
         for _, entry in runs:
             plots += [_curves(entry), _matrix(entry, top)]
+        if len(runs) > 1:
+            plots.append(_losses(question, runs))
     return plots
 
 

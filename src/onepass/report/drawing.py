@@ -71,8 +71,9 @@ def _inline(svg: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
     svg = re.sub(r"^<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", r"<svg \1>", svg, flags=re.S)
-    # groups are numbered anew in every figure; only what is referred to keeps its id
-    svg = re.sub(r"<g id=\"[a-zA-Z_0-9]*\">", "<g>", svg)
+    # parts are numbered anew in every figure; only what is referred to keeps its id
+    used = set(re.findall(r"[\"(]#([^\")]+)[\")]", svg))
+    svg = re.sub(r"(<\w+[^>]*?) id=\"([^\"]*)\"", lambda m: m[0] if m[2] in used else m[1], svg)
     svg = re.sub(r"style=\"font: ([\d.]+px) [^;\"]*", r'style="font-size: \1', svg)
     return svg.replace(INK, "currentColor")
 

@@ -153,7 +153,7 @@ def _row(entry: Entry) -> list[str]:
         _time(result.seconds),
         result.device or "",
         str(entry.config.seed),
-        (result.commit or str(entry.environment.get("commit") or ""))[:10],
+        _commit(result.commit or str(entry.environment.get("commit") or "")),
     ]
 
 
@@ -171,6 +171,11 @@ def _time(seconds: float | None) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def _commit(name: str) -> str:
+    """Its first letters, and whether the source had been changed since."""
+    return name[:10] + ("-dirty" if name.endswith("-dirty") else "")
 
 
 def _title(entries: list[Entry]) -> str:
