@@ -115,7 +115,7 @@ def test_all_there_is_to_see_is_on_the_page(page):
     assert len(seen.all("figure")) == 4 + 2 + 7 + 2 + 1 + 1 + 3 + 5
     assert len(seen.all("figcaption")) == len(seen.all("figure"))
     for words in (
-        "error while meta-training; the mark at the end is new classes",
+        "error while meta-training; the mark at the end is meta-test",
         "error against bytes of state; lower left is better",
         "five tasks a line",
         "columns darken where it forgets",

@@ -45,7 +45,7 @@ def _learning(question: str, runs: Numbered) -> Plot:
         else:
             axis.set_ylim(bottom=0)
 
-    title = f"{question}: error while meta-training; the mark at the end is new classes"
+    title = f"{question}: error while meta-training; the mark at the end is meta-test"
     ends = [
         f"{entry.label} from {entry.training[0].error:.3g} to {entry.training[-1].error:.3g}"
         for _, entry in runs

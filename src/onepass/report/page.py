@@ -78,7 +78,7 @@ def _sections(
     yield Section(
         "learning",
         "Learning curves",
-        "The line is the error on episodes it meta-trains on, the pale one on validation classes.",
+        "The line is the error on episodes it meta-trains on, the pale one on held-out ones.",
         learning_plots(questions),
     )
     yield Section(
