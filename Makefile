@@ -32,6 +32,8 @@ check: $(READY)
 	$(BIN)/basedpyright
 
 test: check
+	@command -v chromium chromium-browser google-chrome >/dev/null \
+	    || echo "no Chromium here, so the report page is not opened: apt-get install chromium"
 	$(PYTEST) --dist loadfile
 
 # what is timed runs alone, after the rest

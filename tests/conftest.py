@@ -39,7 +39,7 @@ TINY = Config(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Callable[..., Config]:
     """A config that trains in a blink; `tiny(steps=20)` changes a setting."""
     return lambda **changes: replace(TINY, **changes)

@@ -20,7 +20,7 @@ from onepass.mixers.attention import Attention
 from onepass.mixers.stack import Block
 from onepass.objectives import meta_loss, midstream
 from onepass.recipes import make_config
-from onepass.registry import BENCHMARKS, LEARNERS
+from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
 from onepass.targets import Classes, Vector, angle, pixels
 
 SPEC = EpisodeSpec(tasks=4, shots=3, queries=2)
@@ -110,6 +110,29 @@ def test_guidance_is_the_cross_entropy_of_the_right_task():
     guidance = meta_loss(learner, episodes, guided=True).guidance
     assert_close(guidance, expected, **ROUNDED)
     assert meta_loss(learner, episodes).guidance == 0
+
+
+@pytest.mark.parametrize("code", [{}, {"vocabulary": 3, "code_length": 2}], ids=["C=1", "C=2"])
+def test_reading_is_the_attention_of_the_last_layer(code):
+    learner = small_transformer(Classes(4), **code)
+    episodes = glyph_episodes(learner)
+    _, attention = paper_transformer(learner, episodes)
+    tokens = learner.target.length
+    # of each query its first token, of each example all of them
+    by_example = attention[-1][:, :, ::tokens].unflatten(-1, (-1, 1 + tokens)).sum(-1)
+    shares = learner.read_weights(encode_episodes(learner, episodes))
+    assert_close(shares, by_example, **ROUNDED)
+
+
+def test_reading_of_linear_attention_is_its_kernel():
+    torch.manual_seed(0)
+    mixer = MIXERS.build("linear", 8, heads=2).double()
+    x, queries = torch.randn(2, 5, 8).double(), torch.randn(2, 3, 1, 8).double()
+    q, _, _ = rearrange(mixer.qkv(queries[:, :, 0]), "b l (n h k) -> n b h l k", n=3, h=2)
+    _, k, _ = rearrange(mixer.qkv(x), "b l (n h k) -> n b h l k", n=3, h=2)
+    kernel = (F.elu(q) + 1) @ (F.elu(k) + 1).mT
+    shares = mixer.read_weights(x, queries)
+    assert_close(shares[:, :, :, 0], kernel / kernel.sum(-1, keepdim=True))
 
 
 def test_guidance_starts_near_ln_k_in_every_layer():

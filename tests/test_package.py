@@ -102,3 +102,5 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path):
     small = ["steps=2", "batch=2", "evaluation_episodes=2", "width=16", "layers=1", "heads=2"]
     run(command, "train", "sine", "transformer", "--tasks", "2", "--out", "run", *small)
     assert (tmp_path / "run" / "result.json").is_file()
+    run(command, "report", "run")
+    assert "shifted twin" in (tmp_path / "report.html").read_text()

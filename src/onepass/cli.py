@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from onepass.cli_data import data_app
+from onepass.cli_report import report
 from onepass.cli_speed import bench, cost
 from onepass.cli_sweep import add_sweep_commands
 from onepass.options import (
@@ -241,6 +242,9 @@ def forgetting(
         return
     print_forgetting(found, is_class)
     print(f"kept in {run / 'forgetting.json'}, picture in {run / 'forgetting.png'}")
+
+
+app.command()(report)
 
 
 @app.command()

@@ -106,7 +106,7 @@ def forgetting_of_run(
 def _picture(found: Forgetting, what: str, is_class: bool) -> Figure:
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    scale, unit = (100, " in %") if is_class else (1, "")
+    scale, unit = (100.0, " in %") if is_class else (1.0, "")
     heat_map(left, [[scale * value for value in row] for row in found.error], f"error{unit}")
     forgetting_curves(right, found.groups, scale, f"error{unit} gained since learning it")
     lost = -scale * found.backward_transfer

@@ -73,6 +73,10 @@ class Learner(nn.Module, ABC):
         """Words on what may be wrong when answers are not finite."""
         return ""
 
+    def read_weights(self, encoded: Encoded) -> Float[Tensor, "B H Q N"] | None:
+        """Which share of what a query reads comes from each example; None where nobody can say."""
+        return None
+
     def episode(
         self,
         encoded: Encoded,

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from onepass.episodes import Episodes
@@ -16,7 +17,8 @@ from onepass.files import write_bytes
 
 RIGHT, WRONG, INK, LINE = "#2b8a3e", "#c92a2a", "#343a40", "#1c7ed6"
 STYLES = ("--", ":", "-")
-CURVES = colormaps["viridis"]
+# neither end is lost on a white page or on a dark one
+CURVES, HEAT = colormaps["viridis"], colormaps["YlOrRd"]
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -80,20 +82,22 @@ def _show(
         spine.set(color=colour, linewidth=width)
 
 
-def heat_map(axis: Axes, error: list[list[float]], label: str) -> None:
+def heat_map(axis: Axes, error: list[list[float]], label: str, top: float | None = None) -> None:
     """Row n is after n tasks, column k is task k; what was not learned yet is left out."""
     matrix = np.array(error)
     shown = np.where(np.tri(len(matrix), dtype=bool), matrix, np.nan)
     end = len(matrix) + 0.5
-    picture = axis.imshow(shown, cmap="magma_r", vmin=0, extent=(0.5, end, end, 0.5))
+    picture = axis.imshow(shown, cmap=HEAT, vmin=0, vmax=top, extent=(0.5, end, end, 0.5))
     axis.set(xlabel="task", ylabel="tasks seen", title="Each task after each later one")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.get_figure().colorbar(picture, ax=axis, label=label, shrink=0.8)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) -> None:
     """One line for each few consecutive tasks, early ones dark, late ones light."""
     for n, group in enumerate(groups):
-        colour = CURVES(0.85 * n / max(len(groups) - 1, 1))
+        colour = CURVES(0.3 + 0.5 * n / max(len(groups) - 1, 1))
         lost, spread = scale * np.array(group["lost"]), scale * np.array(group["stderr"])
         several = group["last"] > group["first"]
         name = f"tasks {group['first']} to {group['last']}" if several else f"task {group['last']}"
@@ -101,6 +105,7 @@ def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) 
         axis.plot(group["seen"], lost, color=colour, label=name, marker=marker)
         axis.fill_between(group["seen"], lost - spread, lost + spread, color=colour, alpha=0.2)
     axis.axhline(0, color=INK, linewidth=0.8)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel="tasks seen", ylabel=label, title="What later tasks cost earlier ones")
     axis.spines[["top", "right"]].set_visible(False)
     if len(groups) <= 8:

@@ -95,6 +95,15 @@ class SequenceLearner(Learner):
         asked = self.mixer.ask(stream, queries, stop, own)
         return self._spelled(self.head(asked.queries)), asked.guidance
 
+    def read_weights(self, encoded):
+        stream = self.tokens.stream(encoded.z, encoded.y)
+        queries = self.tokens.queries(encoded.queries, encoded.answers)
+        weights = self.mixer.read_weights(stream, queries)
+        if weights is None:
+            return None
+        # an example counts with all its tokens; of a code, its first token is asked for
+        return weights[:, :, :, 0].unflatten(-1, (-1, self.tokens_per_example)).sum(-1)
+
     def _alone(self, z: Tensor) -> Tensor:
         """Queries with nothing of their answer given."""
         return self.tokens.queries(z, z.new_zeros(*z.shape[:2], 1, z.shape[-1]))

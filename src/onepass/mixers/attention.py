@@ -74,6 +74,11 @@ class Attention(Mixer):
         mixed = self.out(rearrange(answers, "b h l k -> b l (h k)"))
         return Asked(mixed.unflatten(1, queries.shape[1:3]), guidance)
 
+    def read_weights(self, x, queries):
+        asked, past = self._project(queries.flatten(1, 2)), self._project(x)[1:]
+        _, logits = _read(asked, KeysValues(*past), queries.shape[2])
+        return logits.softmax(-1)
+
     def _answers(
         self, asked: Tensor, past: KeysValues, chunk: int, stop: Tensor | None, own: Tensor | None
     ) -> tuple[Float[Tensor, "B H L K"], Float[Tensor, ""]]:

@@ -93,3 +93,13 @@ class Mixer(nn.Module, ABC):
         own: Bool[Tensor, "B Q L"] | None = None,
     ) -> Asked:
         return Asked(*self.mix(x, queries, stop, own)[1:])
+
+    def read_weights(
+        self, x: Float[Tensor, "B L D"], queries: Float[Tensor, "B Q C D"]
+    ) -> Float[Tensor, "B H Q C L"] | None:
+        """Which share of what a query reads of the whole stream comes from each token of it.
+
+        Shares sum to 1 over the stream; None where single tokens cannot be told apart. A stack
+        speaks for its last layer.
+        """
+        return None

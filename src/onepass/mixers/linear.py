@@ -168,6 +168,11 @@ class LinearAttention(Mixer):
             state = _remembered(past, None) if long else None
         return Asked(*self._answers(queries, past, state, stop, own))
 
+    def read_weights(self, x, queries):
+        asked, chunk = self._project(queries.flatten(1, 2)), queries.shape[2]
+        weight, _ = _attend(asked.q, self._project(x).past, self.heads, None, chunk)
+        return (weight / floored(weight.sum(-1, keepdim=True))).unflatten(2, (-1, chunk))
+
     def _answers(
         self,
         queries: Float[Tensor, "B Q C D"],

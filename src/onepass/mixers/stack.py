@@ -62,6 +62,9 @@ class Block(Mixer):
         asked = self.mixer.ask(self.norm_mixer(x), self.norm_mixer(queries), stop, own)
         return Asked(self._add(queries, asked.queries), asked.guidance)
 
+    def read_weights(self, x, queries):
+        return self.mixer.read_weights(self.norm_mixer(x), self.norm_mixer(queries))
+
 
 class Position(Mixer):
     """Adds a sinusoidal code of how many tokens came before."""
@@ -135,6 +138,11 @@ class Stack(Mixer):
         x, queries, guidance = self._mixed(layers, x, queries, stop, own)
         asked = last.ask(x, queries, stop, own)
         return Asked(asked.queries, guidance + asked.guidance)
+
+    def read_weights(self, x, queries):
+        *layers, last = self._mixers()
+        x, queries, _ = self._mixed(layers, x, queries, None, None)
+        return last.read_weights(x, queries)
 
     def _mixed(self, layers: list[Mixer], x, queries, stop, own) -> Mixed:
         guidance = x.new_zeros(())
