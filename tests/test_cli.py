@@ -184,7 +184,7 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["trane"], "No such command 'trane'. Did you mean 'train'? There are: check, data list,"),
+        (["trane"], "No such command 'trane'. Did you mean 'train'? There are: bench, check,"),
         (["train", "glyphs"], "Missing argument 'learner'"),
         (
             ["train", "glyps", "pn"],
