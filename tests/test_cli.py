@@ -347,6 +347,7 @@ def test_a_run_on_ones_own_pictures_has_a_short_name(command, tmp_path):
     ended = command("train", path, "pn", "--tasks", "2", "--shots", "2", *small)
     assert ended.returncode == 0, ended.stderr
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("npz-mine-pn-2x2-q5-paper-seed0-steps=1")
+    changed = "benchmark.test=0.5-learner.encoder=cnn_small-steps=1-batch=1"
+    assert run.name.startswith(f"npz-mine-pn-2x2-q5-paper-seed0-{changed}")
     asked = command("evaluate", str(run), "--on", path, "--tasks", "1", "--episodes", "2")
     assert asked.returncode == 0, asked.stderr
