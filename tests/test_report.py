@@ -205,6 +205,17 @@ def test_a_damaged_file_is_noted_and_the_rest_is_shown(name, content, runs, tmp_
     assert {"results", "learning", "episodes", "runs"} <= set(sections(seen))
 
 
+@pytest.mark.parametrize("part", ["error", "curve", "groups"])
+def test_forgetting_that_does_not_fit_together_is_left_out(part, runs, tmp_path):
+    shutil.copytree(runs["transformer"], tmp_path / "run")
+    found = json.loads((tmp_path / "run" / "forgetting.json").read_text())
+    found[part] = [{"first": 1, "last": 1, "seen": [1]}] if part == "groups" else found[part][1:]
+    (tmp_path / "run" / "forgetting.json").write_text(json.dumps(found))
+    seen = page_of(tmp_path / "run")
+    assert "forgetting" not in sections(seen)
+    assert "forgetting.json is damaged: its parts do not fit each other" in seen.text
+
+
 def test_a_result_file_is_enough(runs, tmp_path):
     shutil.copy(runs["transformer"] / "result.json", tmp_path / "kept.json")
     assert sections(page_of(tmp_path / "kept.json")) == ["results", "learning", "runs"]
