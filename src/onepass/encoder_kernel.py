@@ -9,7 +9,7 @@ anew from the image, which leaves one write there and two reads back of the larg
 
 # triton comes with torch for CUDA alone, and its functions are no functions to a type-checker
 # pyright: reportPossiblyUnboundVariable=false, reportMissingImports=false
-# pyright: reportIndexIssue=false
+# pyright: reportIndexIssue=false, reportGeneralTypeIssues=false
 import importlib.util
 import inspect
 from typing import Any

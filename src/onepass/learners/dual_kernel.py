@@ -224,12 +224,12 @@ def loop_back(
 
 
 def _sizes(hidden: int, classes: int) -> dict[str, int]:
-    padded = triton.next_power_of_2
+    wide, narrow = (int(triton.next_power_of_2(size)) for size in (hidden, classes))
     return {
         "H": hidden,
         "V": classes,
-        "HP": padded(hidden),
-        "VP": max(padded(classes), ROWS),
+        "HP": wide,
+        "VP": max(narrow, ROWS),
         "ROWS": ROWS,
         "num_warps": WARPS,
     }

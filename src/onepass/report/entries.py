@@ -104,9 +104,7 @@ def read_entry(path: Path) -> Entry:
     config = _config(run, raw["result"], path)
     result = _validated(Result, raw["result"] or {}, files["result"], notes) or Result()
     if result.meta_test.error is None:
-        notes.append(
-            "there is no score: its training goes on, or its result is damaged"
-        )
+        notes.append("there is no score: its training goes on, or its result is damaged")
     metrics = run.read_metrics() if path.is_dir() else []
     lost = _read(run, "forgetting.json", []) if path.is_dir() else None
     environment = raw.get("environment")
