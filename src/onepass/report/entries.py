@@ -206,13 +206,13 @@ def _forgetting(content: Any, notes: list[str]) -> Forgetting | None:
 def _is_whole(found: Forgetting) -> bool:
     """A square matrix, a point on the curve for every task, and groups with all their numbers."""
     rows = [found.error, *found.error, found.curve, found.curve_stderr]
-    parts = [[group.get(key) for key in ("seen", "lost", "stderr")] for group in found.groups]
+    parts = [[group.get(key, []) for key in ("seen", "lost", "stderr")] for group in found.groups]
     return (
         {len(row) for row in rows} == {found.tasks}
         and found.tasks > 0
         and all("first" in group and "last" in group for group in found.groups)
         and all(isinstance(part, list) for group in parts for part in group)
-        and all(len({len(part) for part in group}) == 1 for group in parts)
+        and all(len(seen) == len(lost) == len(stderr) > 0 for seen, lost, stderr in parts)
     )
 
 
