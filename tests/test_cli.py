@@ -239,7 +239,7 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
         (["bench", "pn", "--steps", "0"], "'--steps': Input should be greater than or equal to 1"),
         (["bench", "pn", "widht=3"], "no setting 'widht'; there are: recipe"),
         (["bench", "--device", "tpu"], "no device 'tpu' on this machine; there are: auto, cpu"),
-        (["cost"], "Missing argument 'learners'"),
+        (["cost"], "Missing argument 'RUN|LEARNER|KEY=VALUE'"),
         (["cost", "pnn"], "no run and no learner 'pnn'; learners are: anml, gemcl"),
         (["cost", "width=3"], "cost needs the folder of a run, or the name of a learner"),
         (["cost", "pn", "--lengths", "-1"], "--lengths is '-1', and takes numbers from 1 on"),
