@@ -176,7 +176,7 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
     ended = command("train", "sine", "transformer", "--tasks", "2", *small)
     assert ended.returncode == 0, ended.stderr
     (run,) = (tmp_path / "runs").iterdir()
-    assert run.name.startswith("sine-transformer-2x5-q5-paper-seed0-steps=1")
+    assert run.name.startswith("sine-transformer-2x5-q5-paper-seed0-learner.width=16-")
     assert "+- " in ended.stdout
     assert "%" not in ended.stdout, "a squared error is no percentage"
 
