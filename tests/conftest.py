@@ -17,6 +17,7 @@ from jaxtyping import install_import_hook
 on_card = torch.cuda.is_available()
 with nullcontext() if on_card else install_import_hook("onepass", "beartype.beartype"):
     from onepass import bench, checks, cost, describe, quickstart, training  # noqa: F401
+    from onepass.__main__ import main
     from onepass.config import Component, Config
 
 # tests share the machine: one thread each, or they wait for each other
@@ -57,6 +58,32 @@ def command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess]:
             capture_output=True,
             text=True,
             timeout=600,
+        )
+
+    return run
+
+
+@pytest.fixture
+def answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess]:
+    """The same without a process of its own: for the many questions that are answered at once."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+        with monkeypatch.context() as patched:
+            patched.chdir(tmp_path)
+            patched.setattr(sys, "argv", ["onepass", *arguments])
+            patched.setattr(sys, "path", list(sys.path))
+            # set here, so that what the command changes of it is taken back too
+            data = {"ONEPASS_DATA": os.environ.get("ONEPASS_DATA", "")}
+            for name, value in (data | environment).items():
+                patched.setenv(name, value)
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main()
+        code = ended.value.code
+        return subprocess.CompletedProcess(
+            sys.argv, code if isinstance(code, int) else int(bool(code)), *capsys.readouterr()
         )
 
     return run

@@ -87,11 +87,11 @@ def nothing():
 '''
 
 
-def test_help_is_there_with_an_example_for_every_command(command):
-    said = command("--help").stdout
+def test_help_is_there_with_an_example_for_every_command(answer):
+    said = answer("--help").stdout
     for path in COMMANDS:
         assert path[0] in said
-        page = command(*path, "--help")
+        page = answer(*path, "--help")
         assert page.returncode == 0
         assert f"Example: onepass {' '.join(path)}" in page.stdout
 
@@ -108,17 +108,17 @@ def test_version_and_help_do_not_load_torch():
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
-def test_nothing_asked_shows_the_help_as_it_is(command):
+def test_nothing_asked_shows_the_help_as_it_is(answer):
     for arguments in ([], ["data"]):
-        ended = command(*arguments)
+        ended = answer(*arguments)
         assert ended.returncode == 0
         assert ended.stdout.startswith("Usage:")
         assert "\n\n" in ended.stdout
         assert "Example: onepass" in ended.stdout
 
 
-def test_version(command):
-    assert command("--version").stdout == "onepass 0.1.0\n"
+def test_version(answer):
+    assert answer("--version").stdout == "onepass 0.1.0\n"
 
 
 def test_list_for_scripts(command):
@@ -138,13 +138,13 @@ def test_list_for_scripts(command):
     )
 
 
-def test_describe_for_scripts_and_people(command):
-    described = command("describe", "omniglot", "transformer", "--tasks", "20", "--json")
+def test_describe_for_scripts_and_people(answer):
+    described = answer("describe", "omniglot", "transformer", "--tasks", "20", "--json")
     facts = json.loads(described.stdout)
     assert facts["parameters"] == 9_926_900
     assert facts["tokens"] == 200
     assert facts["state_bytes"] == 4 * 4_096 * 200 + 8
-    assert "9,926,900" in command("describe", "omniglot", "transformer").stdout
+    assert "9,926,900" in answer("describe", "omniglot", "transformer").stdout
 
 
 def test_train_then_evaluate(command, tmp_path):
@@ -248,6 +248,8 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
         (["data", "prepare", "casia"], "no casia/Gnt1.0TrainPart1.zip"),
         (["data", "prepare", "msceleb"], "its owner withdrew it, so it is never downloaded"),
         (["data", "prepare", "folder:nowhere"], "there is no folder nowhere"),
+        (["data", "show", "glyphs", "--split", "tests"], "no split 'tests'; there are: train"),
+        (["data", "show", "glyphs", "view=map"], "benchmark.view=map: Input should be 'classify'"),
         (["data", "show", "sine"], "this benchmark has no images to show"),
         (["data", "show", "nothing"], "no benchmark 'nothing'; there are: casia"),
         (["train", "folder", "pn"], "the benchmark 'folder' needs path: say folder:PATH"),
@@ -258,8 +260,8 @@ def test_a_run_without_a_name_gets_one_that_says_what_it_is(command, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_answered_with_one_line(command, arguments, said, tmp_path):
-    ended = command(*arguments, ONEPASS_DATA="", ONEPASS_CACHE=str(tmp_path / "cache"))
+def test_a_mistake_is_answered_with_one_line(answer, arguments, said, tmp_path):
+    ended = answer(*arguments, ONEPASS_DATA="", ONEPASS_CACHE=str(tmp_path / "cache"))
     assert ended.returncode == 2
     assert said in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
@@ -330,6 +332,17 @@ def test_data_is_listed_prepared_and_shown(command, tmp_path):
     shown = command("data", "show", "glyphs", "--classes", "3", "--json", **cache)
     assert json.loads(shown.stdout)["x_shape"] == [1, 32, 32]
     assert (tmp_path / "glyphs.png").is_file()
+
+
+@pytest.mark.parametrize("settings", [[], ["view=rotation"], ["benchmark.augment=true"]])
+def test_a_split_is_shown_as_a_learner_sees_it(settings, answer, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (60, 16, 16)).astype(np.uint8)
+    np.savez(tmp_path / "mine.npz", images=images, labels=np.arange(60) % 6)
+    size = ["--classes", "2", "--samples", "3", "--split", "train", "--json"]
+    shown = answer("data", "show", "npz:mine.npz", *settings, *size)
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout)["split"] == "train"
+    assert (tmp_path / "mine.png").is_file()
 
 
 def test_a_run_on_ones_own_pictures_has_a_short_name(command, tmp_path):

@@ -75,8 +75,8 @@ def test_commands_of_the_readme_for_ones_own_pictures_work(command, tmp_path):
     assert (tmp_path / "flowers.png").is_file()
 
 
-def test_commands_named_in_the_pages_exist(command):
-    known = set(re.findall(r"^  (\w+) ", command("--help").stdout, re.M))
+def test_commands_named_in_the_pages_exist(answer):
+    known = set(re.findall(r"^  (\w+) ", answer("--help").stdout, re.M))
     assert {"train", "evaluate", "data"} <= known
     for page in PAGES:
         for line in re.findall(r"^onepass (\w+)", page.read_text(), re.M):

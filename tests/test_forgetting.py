@@ -49,7 +49,7 @@ ASKED = ["transformer", "codes", "performer", "pn", "gemcl", "oml", "anml"]
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_every_learner_can_be_asked(name, tiny, tmp_path, command):
+def test_every_learner_can_be_asked(name, tiny, tmp_path, answer):
     options = {"channels": (4, 8), "strides": (4, 4)} if name == "anml" else {}
     if name != "anml":
         options["encoder"] = "cnn_small"
@@ -59,7 +59,7 @@ def test_every_learner_can_be_asked(name, tiny, tmp_path, command):
         name, options = "transformer", options | {"vocabulary": 2, "code_length": 2}
     config = tiny(benchmark=Component("glyphs"), learner=Component(name, options))
     train(config, tmp_path / "run", "cpu", lambda line: None)
-    ended = command("forgetting", "run", "--episodes", "4", "--json")
+    ended = answer("forgetting", "run", "--episodes", "4", "--json")
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     assert found == Run(tmp_path / "run").read("forgetting.json")
@@ -68,13 +68,13 @@ def test_every_learner_can_be_asked(name, tiny, tmp_path, command):
         assert picture.size[0] > 1_000
 
 
-def test_offline_and_online_end_in_the_same_file(tmp_path, command):
+def test_offline_and_online_end_in_the_same_file(tmp_path, answer):
     small = ["--tasks", "3", "--shots", "2", "--queries", "2"]
     settings = ["learner.repeats=12", "learner.updates=40", "learner.encoder=cnn_small"]
-    ended = command("train", "glyphs", "offline", *small, "--out", "offline", *settings)
+    ended = answer("train", "glyphs", "offline", *small, "--out", "offline", *settings)
     assert ended.returncode == 0, ended.stderr
     options = ["evaluation_episodes=16", "encoder=cnn_small"]
-    ended = command("train", "glyphs", "online", *small, "--out", "online", *options)
+    ended = answer("train", "glyphs", "online", *small, "--out", "online", *options)
     assert ended.returncode == 0, ended.stderr
     offline, online = (Run(tmp_path / name).read("result.json") for name in ("offline", "online"))
     assert set(offline) == set(online)
@@ -84,11 +84,11 @@ def test_offline_and_online_end_in_the_same_file(tmp_path, command):
     # it may look as often as it likes, and does well; the other has forgotten all but the last
     assert offline["meta_test"]["error"] < 0.5
     assert online["meta_test"]["error"] > 0.6
-    wrong = command("train", "glyphs", "offline", *small, "--out", "other", "learner.epochs=3")
+    wrong = answer("train", "glyphs", "offline", *small, "--out", "other", "learner.epochs=3")
     assert "offline: epochs=3: Unexpected keyword argument" in wrong.stderr
 
 
-def test_an_inner_rate_that_blows_up_is_said(tmp_path, command):
+def test_an_inner_rate_that_blows_up_is_said(tmp_path, answer):
     settings = [
         "inner_rate=1e25",
         "evaluation_episodes=4",
@@ -97,7 +97,7 @@ def test_an_inner_rate_that_blows_up_is_said(tmp_path, command):
         "log_every=1",
         "encoder=cnn_small",
     ]
-    ended = command("train", "glyphs", "oml", "--tasks", "3", "--out", "run", *settings)
+    ended = answer("train", "glyphs", "oml", "--tasks", "3", "--out", "run", *settings)
     assert ended.returncode == 2
     last = ended.stderr.strip().splitlines()[-1]
     assert "not finite" in last

@@ -13,6 +13,7 @@ from onepass.describe import describe
 from onepass.episodes import EpisodeSpec
 from onepass.recipes import make_config
 from onepass.registry import BENCHMARKS
+from onepass.sheet import rows_of_benchmark
 
 try:
     NAMES, STROKES = read_kanji()
@@ -135,3 +136,14 @@ def test_describe_gives_the_credit_without_reading_anything(monkeypatch):
     assert "KanjiVG" in described["credit"]
     assert "CC BY-SA" in described["credit"]
     assert "credit" not in describe(make_config("paper", "glyphs", "pn"))
+
+
+def test_a_sheet_names_the_characters():
+    benchmark = BENCHMARKS.build("kanji")
+    rows = rows_of_benchmark(benchmark, "test", 4, 3)
+    names = [name for name, _ in rows]
+    assert names[0] == benchmark.source.names["test"][0]
+    assert len(set(names)) == 4
+    assert all(images.shape == (3, 1, 32, 32) for _, images in rows)
+    *_, (last, _) = rows_of_benchmark(benchmark, "train", 4, 3)
+    assert last == f"{benchmark.source.names['train'][-1]}, invented 8"

@@ -180,11 +180,11 @@ def test_each_process_takes_a_card_of_its_own(monkeypatch):
         ranks.own_card("cuda")
 
 
-def test_what_is_not_trained_takes_one_process(command):
-    said = command("list", WORLD_SIZE="2", RANK="0", LOCAL_RANK="0")
+def test_what_is_not_trained_takes_one_process(answer):
+    said = answer("list", WORLD_SIZE="2", RANK="0", LOCAL_RANK="0")
     assert said.returncode == 2
     assert said.stderr.startswith("onepass: only train takes 2 processes: start onepass list")
-    said = command("train", "sine", "offline", WORLD_SIZE="2", RANK="0", LOCAL_RANK="0")
+    said = answer("train", "sine", "offline", WORLD_SIZE="2", RANK="0", LOCAL_RANK="0")
     assert said.stderr == "onepass: offline takes one process: start it without torchrun\n"
 
 

@@ -279,7 +279,7 @@ def test_a_question_about_reading_that_nobody_asked(runs, tmp_path):
         report([runs["transformer"]], tmp_path / "page.html", query=7)
 
 
-def test_what_is_no_run_is_said_in_one_line(command, tmp_path):
+def test_what_is_no_run_is_said_in_one_line(answer, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "other.json").write_text("{}")
     for given, said in {
@@ -287,7 +287,7 @@ def test_what_is_no_run_is_said_in_one_line(command, tmp_path):
         "empty": "empty is not a run: it has no config.json and no result.json",
         "other.json": "other.json is not a run: it has no config of a run in it",
     }.items():
-        ended = command("report", given)
+        ended = answer("report", given)
         assert ended.returncode == 2
         assert ended.stderr.strip() == f"onepass: {said}"
         assert not (tmp_path / "report.html").exists()

@@ -230,8 +230,8 @@ def test_what_is_no_result_is_named(tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_mistake_is_answered_with_one_line(command, arguments, said):
-    ended = command("reproduce", *arguments)
+def test_a_mistake_is_answered_with_one_line(answer, arguments, said):
+    ended = answer("reproduce", *arguments)
     assert ended.returncode == 2
     assert said in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1

@@ -159,9 +159,9 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path):
         ),
     ],
 )
-def test_a_file_that_is_no_sweep_is_answered_with_one_line(command, tmp_path, text, said):
+def test_a_file_that_is_no_sweep_is_answered_with_one_line(answer, tmp_path, text, said):
     (tmp_path / "mine.py").write_text(text)
-    ended = command("sweep", "mine.py")
+    ended = answer("sweep", "mine.py")
     assert ended.returncode == 2
     assert said in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1

@@ -30,7 +30,8 @@ def data_list(data: Data = None, as_json: AsJson = False) -> None:
         return
     for name, facts in sets.items():
         print(f"{name:<12}{facts['state']:<14}{facts['where']}")
-    print("\nYour own pictures: folder:PATH (a folder for each class), npz:PATH (images, labels).")
+    print("\nDrawn as needed: glyphs, and kanji (its strokes are a package: onepass[kanji]).")
+    print("Your own pictures: folder:PATH (a folder for each class), npz:PATH (images, labels).")
 
 
 @data_app.command("prepare")
@@ -57,6 +58,11 @@ def data_prepare(
 @data_app.command("show")
 def data_show(
     name: Annotated[str, Argument(help="A data set, folder:PATH, npz:PATH, or a benchmark.")],
+    settings: Annotated[
+        list[str] | None,
+        Argument(metavar="[KEY=VALUE]...", help="As a learner sees it: view=rotation augment=true"),
+    ] = None,
+    split: Annotated[str | None, Option(help="train, validation or test; default: all.")] = None,
     classes: Annotated[int, Option(min=1, help="How many classes to show.")] = 12,
     samples: Annotated[int, Option(min=1, help="How many images of each.")] = 10,
     out: Annotated[Path | None, Option(help="The PNG; default: NAME.png here.")] = None,
@@ -66,24 +72,16 @@ def data_show(
 ) -> None:
     """What is in a data set, and a contact sheet of it.
 
-    Example: onepass data show omniglot --out omniglot.png
+    Example: onepass data show kanji --split test view=rotation
     """
     use_data(data)
     from onepass.data import OWN, READERS, open_store, prepare_data
-    from onepass.registry import BENCHMARKS
-    from onepass.sheet import rows_of_benchmark, rows_of_store, save_sheet
+    from onepass.sheet import rows_of_store, save_sheet
 
     kind, _, place = name.partition(":")
     path = out or Path(f"{Path(place).stem or kind}.png")
-    if kind not in (*READERS, *OWN):
-        benchmark = BENCHMARKS.build(name)
-        title = ". ".join(filter(None, [f"{name}, drawn as needed", benchmark.credit]))
-        save_sheet(rows_of_benchmark(benchmark, classes, samples), title, path)
-        facts = {"name": name, "x_shape": benchmark.x_shape, "credit": benchmark.credit}
-        if as_json:
-            print(json.dumps(facts | {"sheet": str(path)}, indent=2))
-            return
-        print(f"{title}\nsheet: {path}")
+    if kind not in (*READERS, *OWN) or settings or split:
+        _show_benchmark(name, settings or [], split or "train", (classes, samples), path, as_json)
         return
     store = prepare_data(name) if verify else open_store(name)
     save_sheet(rows_of_store(store, classes, samples), f"{name}: {_summary(store)}", path)
@@ -94,6 +92,24 @@ def data_show(
         return
     _print_manifest(store)
     print(f"sheet: {path}")
+
+
+def _show_benchmark(name, settings, split, size, path, as_json) -> None:
+    """A split of what a learner is shown, in this view of it."""
+    from onepass.config import parse_options
+    from onepass.registry import BENCHMARKS
+    from onepass.sheet import rows_of_benchmark, save_sheet
+
+    options = parse_options([setting.removeprefix("benchmark.") for setting in settings])
+    benchmark = BENCHMARKS.build(name, **options)
+    what = ", ".join([name, f"{split} split", *settings])
+    title = ". ".join(filter(None, [what, benchmark.credit]))
+    save_sheet(rows_of_benchmark(benchmark, split, *size), title, path)
+    facts = {"name": name, "split": split, "options": options, "x_shape": benchmark.x_shape}
+    if as_json:
+        print(json.dumps(facts | {"credit": benchmark.credit, "sheet": str(path)}, indent=2))
+        return
+    print(f"{title}\nsheet: {path}")
 
 
 def _summary(store) -> str:

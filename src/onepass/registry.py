@@ -30,6 +30,7 @@ class Registry(Mapping[str, Callable]):
         self.kind, self.base, self.given = kind, base, given
         self.package = f"onepass.{kind}s"
         self._builders: dict[str, Callable] = {}
+        self._complete = False  # whether all modules of the package were asked
 
     def add(self, name: str) -> Callable:
         def register(builder):
@@ -90,9 +91,12 @@ class Registry(Mapping[str, Callable]):
         return parameters
 
     def _discover(self):
+        if self._complete:
+            return
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
+        self._complete = True
 
     def __getitem__(self, name: str) -> Callable:
         head, colon, text = name.partition(":")

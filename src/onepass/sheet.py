@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
 from onepass.benchmarks.base import Benchmark
+from onepass.benchmarks.images import Images, Source
 from onepass.data.store import Store
-from onepass.episodes import EpisodeSpec
+from onepass.episodes import EpisodeSpec, Split
 from onepass.plots import INK, letter, save_figure
 
 Row = tuple[str, np.ndarray]  # a name, and uint8 images [S C H W]
@@ -63,14 +64,28 @@ def rows_of_store(store: Store, classes: int, samples: int) -> list[Row]:
     return rows
 
 
-def rows_of_benchmark(benchmark: Benchmark, classes: int, samples: int) -> list[Row]:
-    """A drawn benchmark has no names: its classes are lettered."""
+def rows_of_benchmark(benchmark: Benchmark, split: Split, classes: int, samples: int) -> list[Row]:
+    """What a learner is shown of one split; named where it is the images as they are."""
     if len(benchmark.x_shape) != 3:
         raise ValueError("this benchmark has no images to show")
+    if split not in benchmark.splits:
+        choices = ", ".join(benchmark.splits)
+        raise ValueError(f"this benchmark has no split {split!r}; there are: {choices}")
+    if isinstance(benchmark, Images) and benchmark.as_they_are(split):
+        return _rows_of_source(benchmark.source, split, classes, samples)
     spec, rng = EpisodeSpec(classes, samples, 1), torch.Generator().manual_seed(0)
-    x = benchmark.sample("train", spec, 1, rng).train.x[0].unflatten(0, (classes, samples))
+    x = benchmark.sample(split, spec, 1, rng).train.x[0].unflatten(0, (classes, samples))
     images = ((x + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
     return [(letter(k), images[k]) for k in range(classes)]
+
+
+def _rows_of_source(source: Source, split: Split, classes: int, samples: int) -> list[Row]:
+    source.check(split, EpisodeSpec(min(classes, source.classes(split)), samples, 1))
+    chosen = _spread(source.classes(split), classes)
+    rng = torch.Generator().manual_seed(0)
+    images = source.draw(split, torch.tensor([chosen]), samples, rng)[0].numpy()
+    names = [source.class_name(split, number) for number in chosen]
+    return list(zip(names, images, strict=True))
 
 
 def _spread(among: int, count: int) -> list[int]:

@@ -74,6 +74,7 @@ class ByClass(NamedTuple):
     images: UInt8[np.ndarray, "N channels height width"]
     counts: Sequence[int]
     splits: Mapping[str, Sequence[int]]
+    names: Sequence[str] = ()
 
 
 class Stored:
@@ -93,7 +94,7 @@ class Stored:
     @cached_property
     def _fewest(self) -> dict[str, int]:
         """The size of the smallest class of each split."""
-        _, counts, splits = self.by_class
+        _, counts, splits, _ = self.by_class
         return {split: min((counts[i] for i in ids), default=0) for split, ids in splits.items()}
 
     def classes(self, split: Split) -> int:
@@ -104,6 +105,10 @@ class Stored:
         name = f"{self.name}'s {split} split"
         own = self.name.startswith(("folder:", "npz:"))
         check_enough(name, self.classes(split), self._fewest[split], spec, own)
+
+    def class_name(self, split: Split, number: int) -> str:
+        names, place = self.by_class.names, self.by_class.splits[split][number]
+        return names[place] if names else f"class {place}"
 
     def draw(self, split: Split, chosen: Tensor, samples: int, rng: torch.Generator) -> Tensor:
         return draw_images(self._on(rng.device)[split], chosen, samples, rng)
@@ -116,7 +121,7 @@ class Stored:
         # threads that draw ahead may ask at once
         with self._lock:
             if device not in self._banks:
-                images, counts, splits = self.by_class
+                images, counts, splits, _ = self.by_class
                 count = torch.tensor(counts, device=device)
                 if images.nbytes <= room_for_images(device):
                     images = torch.from_numpy(np.array(images)).to(device)

@@ -58,6 +58,9 @@ class Glyphs:
         if self.bank and split == "train":
             check_enough("the bank of glyphs", self.bank, self.bank_samples, spec)
 
+    def class_name(self, split: Split, number: int) -> str:
+        return f"glyph {FIRST[split] + number:,}"
+
     def draw(self, split: Split, chosen: Tensor, samples: int, rng: torch.Generator) -> Tensor:
         if self.bank and split == "train":
             return draw_images(self._bank(rng.device), chosen, samples, rng)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from onepass.benchmarks.augment import SYMMETRIES, augmented, check_square
 from onepass.benchmarks.base import Benchmark
-from onepass.benchmarks.views import Shape, ViewName, make_view, split_shots
+from onepass.benchmarks.views import Shape, ViewName, classified, make_view, split_shots
 from onepass.episodes import EpisodeSpec, Split
 from onepass.sampling import distinct
 
@@ -31,6 +31,10 @@ class Source(Protocol):
 
     def check(self, split: Split, spec: EpisodeSpec) -> None:
         """One clear line when a split cannot fill the episodes asked for."""
+        ...
+
+    def class_name(self, split: Split, number: int) -> str:
+        """What people call it."""
         ...
 
     def draw(
@@ -62,6 +66,10 @@ class Images(Benchmark):
         self.source, self.augment, self.splits = source, augment, source.splits
         self.view = make_view(view, source.x_shape, label_shift)
         self.x_shape = self.view.x_shape
+
+    def as_they_are(self, split: Split) -> bool:
+        """Whether a learner is shown a split's images unchanged."""
+        return self.view.ask is classified and not (self.augment and split == "train")
 
     def target(self, spec):
         return self.view.target(spec)

@@ -75,6 +75,11 @@ class Kanji:
     def check(self, split: Split, spec: EpisodeSpec) -> None:
         check_enough(f"kanji's {split} split", self.classes(split), 2**62, spec)
 
+    def class_name(self, split: Split, number: int) -> str:
+        made, place = divmod(number, len(self.names[split]))
+        name = self.names[split][place]
+        return f"{name}, invented {made}" if made else name
+
     def draw(
         self, split: Split, chosen: Int[Tensor, "B K"], samples: int, rng: torch.Generator
     ) -> UInt8[Tensor, "B K samples C H W"]:

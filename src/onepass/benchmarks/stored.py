@@ -96,4 +96,4 @@ def by_class(store: Store, validation: bool = True) -> ByClass:
     if not validation:
         train = sorted(splits["train"] + splits["validation"])
         splits = {"train": train, "test": splits["test"]}
-    return ByClass(store.images, store.manifest.counts, splits)
+    return ByClass(store.images, store.manifest.counts, splits, store.manifest.classes)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -26,6 +27,7 @@ from onepass.data.store import VERSION, Store, read_store
 from onepass.files import alone, write_json
 from onepass.progress import progress
 
+TOLD_IMAGES = 10_000  # whose speed is worth a line
 # less than this is done before other processes have started
 ALONE_CHUNKS, ALONE_BYTES, ALONE_FILES = 4, 4 << 20, 2_000
 
@@ -89,12 +91,19 @@ def _clear(work: Path, pieces: Sequence[Piece], way: str) -> None:
 
 def _decode_all(reader: Reader, pieces: Sequence[Piece], work: Path) -> None:
     todo = [piece for piece in pieces if not (work / f"{piece.stamp}.json").is_file()]
-    start, images = len(pieces) - len(todo), 0
+    start, images, begun = len(pieces) - len(todo), 0, time.monotonic()
     decode = partial(decode_chunk, reader.read, reader.shape, work)
     with progress(f"preparing {reader.name}", len(pieces), start) as show:
         for done, found in enumerate(_in_parallel(decode, todo, reader.name), start + 1):
             images += found
-            show(done, f"{images:,} images")
+            show(done, _rate(images, begun))
+    if images >= TOLD_IMAGES:
+        line = f"{reader.name}: decoded {_rate(images, begun)} on {cores()} cores"
+        print(line, file=sys.stderr, flush=True)
+
+
+def _rate(images: int, begun: float) -> str:
+    return f"{images:,} images, {images / max(time.monotonic() - begun, 1e-3):,.0f}/s"
 
 
 def _in_parallel(
