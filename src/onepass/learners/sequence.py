@@ -133,10 +133,17 @@ def sequence(
     norm: Norm = "batch",
     block_norm: Literal["none", "layer"] = "none",
     tokens: Literal["interleaved", "joint"] = "interleaved",
+    positions: bool = True,
     vocabulary: Natural = 0,
     code_length: Positive = 1,
 ) -> SequenceLearner:
-    """Any mixer, stacked. `hidden` 0 is twice the width; `vocabulary` 0 is one token per class."""
+    """Any mixer, stacked. `hidden` 0 is twice the width; `vocabulary` 0 is one token per class.
+
+    Without `positions` no stream is too long for what was meta-trained; then tokens must be joint,
+    since nothing else would say which y belongs to which x.
+    """
+    if not positions and tokens == "interleaved":
+        raise ValueError("without positions nothing says which y belongs to which x: tokens=joint")
     if width < 2 or width % 2:
         raise ValueError(f"width is {width}; the position code needs an even one")
     if isinstance(target, Classes):
@@ -153,7 +160,7 @@ def sequence(
         make_embedder(x_shape, width, encoder, norm),
         target,
         form(width, target),
-        Stack([Position(width), *blocks]),
+        Stack([*([Position(width)] if positions else []), *blocks]),
         norm,
     )
 
