@@ -1,14 +1,15 @@
 """A batch of episodes: a stream to learn from, and queries to answer afterwards."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from onepass.sampling import distinct
 
-Order = Literal["blocked", "shuffled"]
+Order = Literal["blocked", "shuffled", "varied"]
 Split = Literal["train", "validation", "test"]
 
 
@@ -37,12 +38,31 @@ class EpisodeSpec:
         for name in ("tasks", "shots", "queries"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; an episode needs at least 1")
-        if self.order not in ("blocked", "shuffled"):
-            raise ValueError(f"order is {self.order!r}; there are: blocked, shuffled")
+        if self.order not in get_args(Order):
+            raise ValueError(f"order is {self.order!r}; there are: {', '.join(get_args(Order))}")
 
     @property
     def length(self) -> int:
         return self.tasks * self.shots
+
+    def merged(self, tasks: int) -> "EpisodeSpec":
+        """As long a stream and as many queries, of fewer tasks: so many of them become one."""
+        shots, queries = tasks * self.shots, tasks * self.queries
+        return replace(self, tasks=self.tasks // tasks, shots=shots, queries=queries)
+
+
+def cut(total: int, parts: int) -> list[int]:
+    """Nearly equal sizes that sum to `total`."""
+    return [(total + part) // parts for part in range(parts)]
+
+
+def joined(episodes: Sequence[Episodes]) -> Episodes:
+    """Episodes of one shape as one batch; their classes have no codes yet."""
+    train, test = (
+        Examples(*(torch.cat(parts) for parts in zip(*examples, strict=True)))
+        for examples in zip(*(part[:2] for part in episodes), strict=True)
+    )
+    return Episodes(train, test)
 
 
 def task_ids(tasks: int, per_task: int, batch: int, device: torch.device) -> Tensor:
@@ -52,7 +72,7 @@ def task_ids(tasks: int, per_task: int, batch: int, device: torch.device) -> Ten
 
 def arranged(examples: Examples, order: Order, rng: torch.Generator) -> Examples:
     """The same examples, in the order asked for; they come task after task."""
-    if order == "blocked":
+    if order != "shuffled":
         return examples
     length = examples.x.shape[1]
     shuffle = distinct((examples.x.shape[0],), length, length, rng)

@@ -9,7 +9,7 @@ from torch import Tensor
 from onepass.episodes import Episodes
 from onepass.learner import Learner, encode_episodes
 
-Objective = Literal["final", "midstream"]
+Objective = Literal["final", "midstream", "anytime"]
 
 
 class MetaLoss(NamedTuple):
@@ -34,7 +34,19 @@ def midstream(episodes: Episodes, tasks: int, rng: torch.Generator) -> Int[Tenso
     return end.gather(1, choice)
 
 
-OBJECTIVES = {"final": final, "midstream": midstream}
+def anytime(episodes: Episodes, tasks: int, rng: torch.Generator) -> Int[Tensor, "B Q"]:
+    """Each query after the first example of its task or any later one, all equally likely."""
+    task = episodes.train.task
+    place = torch.arange(task.shape[1], device=task.device).expand_as(task)
+    first = torch.full_like(place[:, :1], task.shape[1]).expand(-1, tasks).contiguous()
+    begin = first.scatter_reduce(1, task, place, "amin").gather(1, episodes.test.task)
+    share = torch.rand(begin.shape, generator=rng, device=begin.device)
+    # a share can round to 1
+    later = (share * (task.shape[1] - begin)).long().clamp(max=task.shape[1] - 1 - begin)
+    return begin + 1 + later
+
+
+OBJECTIVES = {"final": final, "midstream": midstream, "anytime": anytime}
 
 
 def meta_loss(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from onepass import ranks
-from onepass.benchmarks.base import Benchmark, draw
+from onepass.benchmarks.base import Benchmark, draw, draw_varied
 from onepass.config import Config
 from onepass.episodes import Episodes
 from onepass.learner import Learner
@@ -52,7 +52,8 @@ def draw_step(
     config: Config, step: int, benchmark: Benchmark, target: Target, rng: torch.Generator
 ) -> Drawn:
     """The whole batch is drawn, and of many processes each takes its share."""
-    episodes = draw(benchmark, target, "train", config.spec, config.batch, rng)
+    form = draw_varied if config.order == "varied" else draw
+    episodes = form(benchmark, target, "train", config.spec, config.batch, rng)
     stop = OBJECTIVES[config.objective_at(step)](episodes, config.tasks, rng)
     return [*parts(episodes, stop, ranks.count())][ranks.rank()]
 
