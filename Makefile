@@ -40,7 +40,7 @@ test: check
 TIMED := tests/test_quickstart.py tests/test_scaling.py
 
 test-slow: $(READY)
-	$(PYTEST) -m slow --durations 10 $(addprefix --ignore ,$(TIMED))
+	$(PYTEST) --dist worksteal -m slow --durations 10 $(addprefix --ignore ,$(TIMED))
 	$(BIN)/pytest -m slow $(TIMED)
 
 test-gpu: $(READY)

@@ -24,6 +24,8 @@ CASES = {
     "midstream": ("transformer", ["steps=700", "objective=midstream"], 0.25),
     "shuffled": ("transformer", ["steps=900", "order=shuffled"], 0.35),
     "linear": ("linear_transformer", ["steps=700"], 0.35),
+    "delta": ("sequence", ["steps=300", "mixer=delta", "tokens=joint", "positions=false"], 0.25),
+    "anytime": ("transformer", ["steps=900", "order=varied", "objective=anytime"], 0.35),
     "performer": ("performer", ["steps=700"], 0.45),
     "pn": ("pn", ["steps=100"], 0.12),
     "gemcl": ("gemcl", ["steps=100"], 0.15),

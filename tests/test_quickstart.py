@@ -6,6 +6,15 @@ import time
 import pytest
 from PIL import Image
 
+from onepass.config import build
+from onepass.recipes import make_config
+
+
+@pytest.mark.parametrize("learner", ["transformer", "linear_transformer", "performer", "sequence"])
+def test_the_recipe_is_small_for_every_sequence_learner(learner):
+    _, built = build(make_config("quickstart", "glyphs", learner))
+    assert sum(p.numel() for p in built.parameters()) < 1_000_000
+
 
 @pytest.mark.slow
 def test_quickstart_learns_new_classes_in_minutes(command, tmp_path):

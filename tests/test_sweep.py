@@ -155,7 +155,7 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path):
         (
             "from onepass.config import *\n"
             "configs = [Config(Component('sine'), Component('pn'), recipe='mine')]",
-            "no recipe 'mine'; there are: paper, quickstart, tiny",
+            "no recipe 'mine'; there are: paper, quickstart, symbols, tiny",
         ),
     ],
 )

@@ -19,7 +19,9 @@ Settings = Annotated[
 Tasks = Annotated[int | None, Option(help="Tasks in an episode.")]
 Shots = Annotated[int | None, Option(help="Examples of each task to learn from.")]
 Queries = Annotated[int | None, Option(help="Queries about each task.")]
-Recipe = Annotated[str, Option(help="Where the other settings come from: paper, quickstart, tiny.")]
+Recipe = Annotated[
+    str, Option(help="Where the other settings come from: paper, quickstart, symbols, tiny.")
+]
 Seed = Annotated[int | None, Option(help="Decides every random number.")]
 Data = Annotated[Path | None, Option(help="Folder of downloaded files, instead of ONEPASS_DATA.")]
 Device = Annotated[str, Option(help="auto, cpu, cuda or mps.")]

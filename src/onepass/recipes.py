@@ -75,7 +75,7 @@ def quickstart(benchmark: str, learner: str) -> Config:
     """
     bank = {"bank": 2_000, "bank_samples": 16} if benchmark == "glyphs" else {}
     small: dict[str, Any] = {"encoder": "cnn_small"} if benchmark == "glyphs" else {}
-    if "mixer" in LEARNERS.options(learner):
+    if "block_norm" in LEARNERS.options(learner):  # any sequence learner
         small |= {"width": 128, "layers": 2, "heads": 4, "dropout": 0.0, "block_norm": "layer"}
     options = {key: value for key, value in small.items() if key in LEARNERS.options(learner)}
     return Config(
@@ -94,9 +94,34 @@ def quickstart(benchmark: str, learner: str) -> Config:
     )
 
 
+def symbols(benchmark: str, learner: str) -> Config:
+    """Learners to ship: any number of classes and examples in any order, asked at any time.
+
+    onepass train symbols sequence --recipe symbols mixer=delta precision=bf16
+    Tokens are joint and have no positions, so that no stream is too long; 1,024 codes.
+    """
+    wide: dict[str, Any] = {"width": 256, "heads": 4, "block_norm": "layer", "vocabulary": 1_024}
+    wide |= {"tokens": "joint", "positions": False, "dropout": 0.0}
+    options = {key: value for key, value in wide.items() if key in LEARNERS.options(learner)}
+    return Config(
+        Component(benchmark),
+        Component(learner, options),
+        recipe="symbols",
+        tasks=60,
+        shots=2,
+        queries=1,
+        order="varied",
+        batch=24,
+        rate=3e-4,
+        objective="anytime",
+        guidance_steps=2_000,
+    )
+
+
 RECIPES: dict[str, Callable[[str, str], Config]] = {
     "paper": paper,
     "quickstart": quickstart,
+    "symbols": symbols,
     "tiny": tiny,
 }
 
