@@ -74,6 +74,8 @@ def test_offline_and_online_end_in_the_same_file(tmp_path, answer):
     ended = answer("train", "glyphs", "offline", *small, "--out", "offline", *settings)
     assert ended.returncode == 0, ended.stderr
     options = ["evaluation_episodes=16", "encoder=cnn_small"]
+    kept = json.loads((tmp_path / "offline" / "config.json").read_text())["learner"]["options"]
+    assert kept["norm"] == "none", "what was not said is written down, too"
     ended = answer("train", "glyphs", "online", *small, "--out", "online", *options)
     assert ended.returncode == 0, ended.stderr
     offline, online = (Run(tmp_path / name).read("result.json") for name in ("offline", "online"))

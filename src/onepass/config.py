@@ -116,11 +116,17 @@ def resolved(config: Config) -> Config:
     return replace(
         config,
         benchmark=filled(config.benchmark, BENCHMARKS),
-        # the yardstick is no learner, and keeps what it is given
-        learner=config.learner
+        learner=_yardstick(config.learner)
         if config.learner.name == "offline"
         else filled(config.learner, LEARNERS),
     )
+
+
+def _yardstick(component: Component) -> Component:
+    """It is no learner, and has options of its own."""
+    from onepass.offline import Offline
+
+    return replace(component, options=asdict(Offline()) | component.options)
 
 
 def to_json(config: Config) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from onepass import ranks
 from onepass.benchmarks.base import Benchmark, draw
-from onepass.config import STRICT, Config, Positive, first_problem
+from onepass.config import STRICT, Config, Positive, first_problem, resolved
 from onepass.encoders import Norm, make_encoder
 from onepass.evaluation import stderr_of
 from onepass.progress import progress
@@ -55,6 +55,7 @@ def offline(config: Config, path: Path, device: str = "auto", tell: Tell = print
         raise ValueError(f"offline: {first_problem(error)}") from error
     if options.norm == "batch" and min(config.spec.length, options.batch) == 1:
         raise ValueError("one example has no batch statistics: use learner.norm=group")
+    config = resolved(config)
     benchmark = BENCHMARKS.build(config.benchmark.name, **config.benchmark.options)
     with opened(path, config) as run:
         if run.has("result.json"):

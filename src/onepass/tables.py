@@ -27,7 +27,9 @@ def print_result(result: dict[str, Any], is_class: bool) -> None:
     for split in ("meta_test", "meta_train"):
         if result[split]["error"] is not None:
             print(f"{split.replace('_', '-'):<12}{_score(result[split], is_class)}")
-    print(f"{result['episodes_per_s']:,.0f} episodes/s, {result['seconds']:,.0f} s")
+    # offline has no episodes to count
+    speed = f"{result['episodes_per_s']:,.0f} episodes/s, " if result["steps"] else ""
+    print(f"{speed}{result['seconds']:,.0f} s")
 
 
 def print_evaluation(found: dict[str, Any], is_class: bool) -> None:
