@@ -68,6 +68,11 @@ class Run:
     def checkpoint_path(self, step: int) -> Path:
         return self.path / "checkpoints" / f"step-{step:08d}.safetensors"
 
+    def evaluations(self) -> list[dict[str, Any]]:
+        """What `onepass evaluate` has kept."""
+        paths = sorted((self.path / "evaluations").glob("*.json"))
+        return [self.read(str(path.relative_to(self.path))) for path in paths]
+
     def read_metrics(self) -> list[dict[str, Any]]:
         """Every whole line; one that was cut short or damaged is left out."""
         if not self.metrics.is_file():
