@@ -133,10 +133,15 @@ def sequence(
     norm: Norm = "batch",
     block_norm: Literal["none", "layer"] = "none",
     tokens: Literal["interleaved", "joint"] = "interleaved",
+    position: Literal["sinusoid", "none"] = "sinusoid",
     vocabulary: Natural = 0,
     code_length: Positive = 1,
 ) -> SequenceLearner:
-    """Any mixer, stacked. `hidden` 0 is twice the width; `vocabulary` 0 is one token per class."""
+    """Any mixer, stacked. `hidden` 0 is twice the width; `vocabulary` 0 is one token per class.
+
+    Without a position, a stream may be longer than any it was meta-trained on: nothing but what
+    was seen is in the state. Joint tokens need none; an interleaved y finds its x by it.
+    """
     if width < 2 or width % 2:
         raise ValueError(f"width is {width}; the position code needs an even one")
     if isinstance(target, Classes):
@@ -144,6 +149,7 @@ def sequence(
     options, hidden = mixer_options or {}, hidden or 2 * width
     if "heads" in MIXERS.options(mixer):
         options = {"heads": heads, **options}
+    first: list[Mixer] = [Position(width)] if position == "sinusoid" else []
     blocks = [
         Block(MIXERS.build(mixer, width, **options), width, hidden, dropout, block_norm)
         for _ in range(layers)
@@ -153,7 +159,7 @@ def sequence(
         make_embedder(x_shape, width, encoder, norm),
         target,
         form(width, target),
-        Stack([Position(width), *blocks]),
+        Stack([*first, *blocks]),
         norm,
     )
 
