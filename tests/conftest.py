@@ -20,6 +20,9 @@ with nullcontext() if on_card else install_import_hook("onepass", "beartype.bear
     from onepass.__main__ import main
     from onepass.config import Component, Config
 
+    # not the estimators themselves: scikit-learn has them take anything, and complain later
+    from onepass.estimators import inputs, plain, storage  # noqa: F401
+
 # tests share the machine: one thread each, or they wait for each other
 torch.set_num_threads(1)
 
