@@ -25,6 +25,10 @@ VARIANTS = {
     "performer-codes-of-2": ("performer", SMALL | {"vocabulary": 3, "code_length": 2}),
     "linear-codes-of-2": ("linear_transformer", SMALL | {"vocabulary": 3, "code_length": 2}),
     "transformer-joint": ("transformer", SMALL | dict(tokens="joint")),
+    "linear-without-position": (
+        "linear_transformer",
+        SMALL | dict(tokens="joint", positions=False),
+    ),
     "transformer-codes-of-2": ("transformer", SMALL | dict(vocabulary=3, code_length=2)),
     "transformer-codes-of-3": ("transformer", SMALL | dict(vocabulary=2, code_length=3)),
     "transformer-layer-norm": ("transformer", SMALL | dict(block_norm="layer", norm="group")),

@@ -18,7 +18,7 @@ import onepass
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 # imported as -> installed as
-DISTRIBUTIONS = {"PIL": "pillow", "triton": "torch"}
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "triton": "torch"}
 
 
 def imported(path: Path) -> set[str]:

@@ -12,6 +12,8 @@ _HOMES = {
     "Benchmark": "onepass.benchmarks.base",
     "Classes": "onepass.targets",
     "Config": "onepass.config",
+    "ContinualClassifier": "onepass.estimators.classifier",
+    "ContinualRegressor": "onepass.estimators.regressor",
     "EpisodeSpec": "onepass.episodes",
     "Episodes": "onepass.episodes",
     "Examples": "onepass.episodes",
@@ -30,6 +32,8 @@ __all__ = [
     "Benchmark",
     "Classes",
     "Config",
+    "ContinualClassifier",
+    "ContinualRegressor",
     "EpisodeSpec",
     "Episodes",
     "Examples",
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
     from onepass.config import Config
     from onepass.data.store import Store
     from onepass.episodes import Episodes, EpisodeSpec, Examples
+    from onepass.estimators.classifier import ContinualClassifier
+    from onepass.estimators.regressor import ContinualRegressor
     from onepass.evaluation import evaluate
     from onepass.learner import Learner, probe
     from onepass.mixers.base import Mixer

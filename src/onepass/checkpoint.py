@@ -2,13 +2,10 @@
 
 import hashlib
 import json
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from onepass import ranks
@@ -16,6 +13,7 @@ from onepass.config import to_json
 from onepass.files import write_bytes
 from onepass.learner import Learner
 from onepass.run import Run, cut_metrics
+from onepass.sealed import sealed, unsealed
 
 KEPT = 2
 
@@ -32,8 +30,7 @@ def save_checkpoint(
         if not torch.isfinite(tensors[f"learner/{name}"]).all():
             raise FloatingPointError(diverged(run, f"{name} is not finite", step, learner.hint()))
     marks = {"step": str(step), "config": _fingerprint(run)}
-    checksum = _checksum(tensors, marks)
-    write_bytes(run.checkpoint_path(step), save(tensors, metadata=marks | {"checksum": checksum}))
+    write_bytes(run.checkpoint_path(step), sealed(tensors, marks))
     for path in run.checkpoints()[KEPT:]:
         path.unlink()
 
@@ -76,11 +73,11 @@ def share_state(step: int, learner: Learner, optimiser: torch.optim.Optimizer) -
     if ranks.count() == 1:
         return step
     if ranks.is_first():
-        ranks.from_first(save(_tensors(learner, optimiser), metadata={"step": str(step)}))
+        ranks.from_first(sealed(_tensors(learner, optimiser), {"step": str(step)}))
         return step
-    content = ranks.from_first(b"")
-    _put_back(load(content), learner, optimiser)
-    return int(_metadata(content)["step"])
+    tensors, marks = unsealed(ranks.from_first(b""))
+    _put_back(tensors, learner, optimiser)
+    return int(marks["step"])
 
 
 def _put_back(
@@ -112,36 +109,19 @@ def load_checkpoint(run: Run) -> tuple[int, dict[str, Tensor], dict[Path, str]]:
     passed_over: dict[Path, str] = {}
     for path in run.checkpoints():
         try:
-            content = path.read_bytes()
-            tensors, marks = load(content), _metadata(content)
-            checksum = marks.pop("checksum")
+            tensors, marks = unsealed(path.read_bytes())
             step = int(marks["step"])
-        except (SafetensorError, ValueError, KeyError) as error:
-            passed_over[path] = f"is damaged ({' '.join(str(error).split())})"
+        except (ValueError, KeyError) as error:
+            passed_over[path] = f"is damaged ({error})"
             continue
-        if checksum != _checksum(tensors, marks):
-            passed_over[path] = "is damaged (wrong checksum)"
-        elif marks["config"] != _fingerprint(run):
+        if marks["config"] != _fingerprint(run):
             passed_over[path] = "is of another config"
         else:
             return step, tensors, passed_over
     return 0, {}, passed_over
 
 
-def _metadata(content: bytes) -> dict[str, str]:
-    length = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + length])["__metadata__"]
-
-
 def _fingerprint(run: Run) -> str:
     """Of everything that decides what a checkpoint means."""
     settings = json.dumps(to_json(run.config), sort_keys=True)
     return hashlib.sha256(settings.encode()).hexdigest()
-
-
-def _checksum(tensors: dict[str, Tensor], marks: dict[str, str]) -> str:
-    code = zlib.crc32(json.dumps(marks, sort_keys=True).encode())
-    for name in sorted(tensors):
-        code = zlib.crc32(name.encode(), code)
-        code = zlib.crc32(tensors[name].flatten().view(torch.uint8).numpy().data, code)
-    return f"{code:08x}"

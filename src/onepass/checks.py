@@ -137,6 +137,37 @@ def check_state_carries_the_batch(learner: Learner, benchmark: Benchmark):
     assert state_bytes(state) > 0, "nothing is kept of the stream"
 
 
+def check_room_for_more_classes_changes_nothing(learner: Learner, benchmark: Benchmark):
+    episodes = _episodes(learner, benchmark)
+    encoded = encode_episodes(learner, episodes)
+    state = learner.observe(learner.init_state(2), encoded.z, encoded.y)
+    if episodes.codes is None or learner.widen(state, 2 * SPEC.tasks) is None:
+        return
+    wider = learner.observe(
+        learner.widen(learner.init_state(2), 2 * SPEC.tasks), encoded.z, encoded.y
+    )
+    scores = [learner.score(each, encoded.queries, episodes.codes) for each in (state, wider)]
+    assert_close(*scores, **TIGHT)
+
+
+def check_forgetting_a_class_is_never_having_seen_it(learner: Learner, benchmark: Benchmark):
+    episodes = _episodes(learner, benchmark)
+    encoded = encode_episodes(learner, episodes)
+    state = learner.observe(learner.init_state(2), encoded.z, encoded.y)
+    # of the first episode; the second's classes have codes of their own
+    code = int(episodes.train.y[0, 0].flatten()[0])
+    forgotten = learner.forget(state, code)
+    if forgotten is None:
+        return
+    z, y = (tree_map(lambda leaf: leaf[:1], part) for part in (encoded.z, encoded.y))
+    others = (episodes.train.y[0] != code).nonzero()[:, 0]
+    rest = tree_map(lambda leaf: leaf[:, others], (z, y))
+    never = learner.observe(learner.init_state(1), *rest)
+    assert_close(
+        tree_leaves(tree_map(lambda leaf: leaf[:1], forgotten)), tree_leaves(never), **TIGHT
+    )
+
+
 def check_seeds_decide(benchmark: Benchmark):
     first = _draw(benchmark, 0)
     assert_close(tree_leaves(_draw(benchmark, 0)[:2]), tree_leaves(first[:2]), **EXACT)
@@ -168,6 +199,8 @@ LEARNER_LAWS = [
     check_episodes_do_not_mix,
     check_answers_before_the_first_example,
     check_state_carries_the_batch,
+    check_room_for_more_classes_changes_nothing,
+    check_forgetting_a_class_is_never_having_seen_it,
 ]
 BENCHMARK_LAWS = [check_seeds_decide, check_episodes_have_the_shape_asked_for]
 

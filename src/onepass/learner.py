@@ -69,6 +69,17 @@ class Learner(nn.Module, ABC):
         assert isinstance(self.target, Classes)
         return self.target.rank(self.predict(state, z), codes)
 
+    def widen(self, state: State, classes: int) -> State | None:
+        """The state with room for this many one-token codes; None where each needs training.
+
+        All that is new in it has seen no example.
+        """
+        return None
+
+    def forget(self, state: State, code: int) -> State | None:
+        """The state as if no example of a one-token code had been seen; None if it cannot tell."""
+        return None
+
     def hint(self) -> str:
         """Words on what may be wrong when answers are not finite."""
         return ""

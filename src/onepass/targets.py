@@ -32,15 +32,15 @@ class Classes:
             raise ValueError(
                 f"{self.classes} classes, code_length {self.length}: counts start at 1"
             )
-        if self.outputs**self.length > MOST_CODES:
+        if self.codes > MOST_CODES:
             raise ValueError(
                 f"{self.length} tokens over a vocabulary of {self.outputs} make more than "
                 f"{MOST_CODES:,} codes: lower vocabulary or code_length"
             )
-        if self.outputs**self.length < self.classes:
+        if self.codes < self.classes:
             raise ValueError(
                 f"{self.classes} classes need as many codes, and {self.length} token(s) over a "
-                f"vocabulary of {self.outputs} make only {self.outputs**self.length}: "
+                f"vocabulary of {self.outputs} make only {self.codes}: "
                 "raise vocabulary or code_length, or lower tasks"
             )
 
@@ -54,6 +54,22 @@ class Classes:
     @property
     def tokens(self) -> int:
         return self.length
+
+    @property
+    def codes(self) -> int:
+        """How many different codes there are."""
+        return self.outputs**self.length
+
+    def code(self, number: Int[Tensor, "*n"]) -> Int[Tensor, "*n C"]:
+        """The code of each number: its digits."""
+        if self.length == 1:
+            return number[..., None]
+        place = self.outputs ** torch.arange(self.length, device=number.device)
+        return number[..., None] // place % self.outputs
+
+    def told(self, y: Int[Tensor, "B N"]) -> Int[Tensor, "..."]:
+        """Numbers of codes in the form that a stream has them."""
+        return y if self.length == 1 else self.code(y)
 
     def fits(self, asked: object) -> bool:
         """Whether a learner with this target can answer what is asked."""
@@ -73,14 +89,12 @@ class Classes:
 
     def draw_codes(self, batch: int, classes: int, rng: torch.Generator) -> Int[Tensor, "B K C"]:
         """A code book per episode: `classes` different codes, uniform."""
-        if classes > self.outputs**self.length:
+        if classes > self.codes:
             raise ValueError(
                 f"an episode of {classes} classes, and the learner has only "
-                f"{self.outputs**self.length} codes: lower tasks"
+                f"{self.codes} codes: lower tasks"
             )
-        index = distinct((batch,), self.outputs**self.length, classes, rng)
-        place = self.outputs ** torch.arange(self.length, device=index.device)
-        return index[..., None] // place % self.outputs
+        return self.code(distinct((batch,), self.codes, classes, rng))
 
     def label(self, episodes: Episodes, classes: int, rng: torch.Generator) -> Episodes:
         """Class ids replaced by codes from a fresh book."""
@@ -175,6 +189,10 @@ class Vector:
     def blank(self, count: int) -> Float[Tensor, "1 N O"]:
         """Targets of the right form that say nothing, for one episode."""
         return torch.zeros(1, count, self.outputs)
+
+    def told(self, y: Float[Tensor, "B N O"]) -> Float[Tensor, "B N O"]:
+        """Already in the form that a stream has them."""
+        return y
 
     def fits(self, asked: object) -> bool:
         """Whether a learner with this target can answer what is asked."""

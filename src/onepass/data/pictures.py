@@ -21,13 +21,14 @@ def decode_picture(content: bytes, formats: tuple[str, ...] = FORMATS) -> Image.
                 if image.width * image.height > MOST_PIXELS:
                     raise ValueError(f"{image.width}x{image.height} pixels are too many")
                 image.load()
-                return _on_white(ImageOps.exif_transpose(image))
+                return on_white(ImageOps.exif_transpose(image))
     except Exception as error:
         # Pillow's decoders raise whatever they stumble over
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def on_white(image: Image.Image) -> Image.Image:
+    """RGB or grey."""
     if image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from onepass.encoders import Encoder, Norm, make_embedder
 from onepass.learner import Learner
-from onepass.learners.prototype import UNSEEN
+from onepass.learners.prototype import UNSEEN, emptied, widened
 from onepass.registry import LEARNERS, Positive, PositiveReal
 from onepass.targets import Classes
 
+MOST_NUMBERS = 2**24  # of an episode, at once
 SERIES_FROM = 100.0  # where the next term of the series is below 1e-12
 Density = Literal["student", "published", "map"]
 
@@ -46,10 +47,16 @@ class GeMCL(Learner):
         shape = batch, self.target.outputs, self.features
         return Moments(zeros(shape[:2]), zeros(shape), zeros(shape))
 
+    def widen(self, state, classes):
+        return widened(state, classes)
+
+    def forget(self, state, code):
+        return emptied(state, code)
+
     def observe(self, state, z, y):
         with torch.autocast(z.device.type, enabled=False):
             z = z.to(state.mean.dtype)
-            member = F.one_hot(y, self.target.outputs).to(z.dtype)
+            member = F.one_hot(y, state.count.shape[1]).to(z.dtype)
             count = member.sum(1)
             mean = torch.einsum("bnv,bnd->bvd", member, z) / count.clamp(min=1)[..., None]
             # each example is of one class, so its own mean is all it is compared with
@@ -63,8 +70,11 @@ class GeMCL(Learner):
             return Moments(total, state.mean + gap * share, state.spread + spread + between)
 
     def predict(self, state, z):
+        # every query beside every class: a few queries at a time where that is much
+        few = max(1, MOST_NUMBERS // state.mean[0].numel())
         with torch.autocast(z.device.type, enabled=False):
-            nll = self._nll(state, z.to(state.mean.dtype))
+            z = z.to(state.mean.dtype)
+            nll = torch.cat([self._nll(state, part) for part in z.split(few, 1)], 1)
         return torch.where(state.count[:, None] > 0, -nll, UNSEEN)
 
     def _nll(self, state: Moments, z: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q V"]:

@@ -1,0 +1,353 @@
+"""The estimators in use: pipelines, copies, files, threads, dicts, and long streams."""
+
+import copy
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from onepass import ContinualClassifier, ContinualRegressor
+from onepass.config import Component
+from onepass.registry import LEARNERS
+from onepass.sealed import sealed, unsealed
+from onepass.targets import Classes
+from onepass.training import train
+
+NAMES = ["transformer", "linear_transformer", "pn", "gemcl", "oml"]
+IRIS = load_iris(return_X_y=True)
+
+
+def vector_learner(name: str, classes: int = 4, features: int = 8, **options):
+    torch.manual_seed(0)
+    small = {"width": 16, "layers": 2, "heads": 2, "norm": "group"} | options
+    takes = {key: small[key] for key in small if key in LEARNERS.options(name)}
+    return LEARNERS.build(name, (features,), Classes(classes), **takes).eval()
+
+
+def taught(name: str = "transformer", **options) -> ContinualClassifier:
+    X, y = noise(9), list("abcabcabc")
+    return ContinualClassifier(vector_learner(name), x_shape=(8,), **options).fit(X, y)
+
+
+def noise(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 8))
+
+
+# scikit-learn's world
+
+
+def test_it_works_in_pipelines_and_searches():
+    pipeline = make_pipeline(StandardScaler(), ContinualClassifier())
+    assert cross_val_score(pipeline, *IRIS).mean() > 0.8
+    search = GridSearchCV(ContinualRegressor(), {"ridge": [1e-3, 1e6]})
+    search.fit(IRIS[0][:, :3], IRIS[0][:, 3])
+    assert search.best_params_ == {"ridge": 1e-3}
+
+
+def test_a_clone_has_the_settings_and_knows_nothing():
+    original = taught(keep_examples=True, random_state=5)
+    twin = clone(original)
+    assert not hasattr(twin, "classes_")
+    assert twin.get_params()["random_state"] == 5
+    twin.fit(noise(9), list("abcabcabc"))
+    assert np.array_equal(twin.predict_proba(noise(3)), original.predict_proba(noise(3)))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "online"])
+def test_it_goes_through_joblib_and_goes_on_learning(name, tmp_path):
+    original = taught(name, keep_examples=True)
+    joblib.dump(original, tmp_path / "taught.joblib")
+    for twin in (joblib.load(tmp_path / "taught.joblib"), pickle.loads(pickle.dumps(original))):
+        assert np.array_equal(twin.predict_proba(noise(3)), original.predict_proba(noise(3)))
+        twin.learn_one(noise(1)[0], "new")
+        assert "new" not in original.classes_
+
+
+def test_a_copy_goes_its_own_way_and_costs_nothing():
+    original = taught(keep_examples=True)
+    before, fork = original.predict_proba(noise(3)), copy.copy(original)
+    assert fork._learned.state is original._learned.state
+    fork.learn_one(noise(1)[0], "new")
+    original.learn_one(noise(1)[0], "other").forget("other")
+    np.testing.assert_allclose(original.predict_proba(noise(3)), before, rtol=1e-5)
+    assert fork.classes_.tolist() == ["a", "b", "c", "new"]
+
+
+def test_a_learner_that_is_trained_on_is_left_alone():
+    learner = vector_learner("transformer").train()
+    classifier = ContinualClassifier(learner, x_shape=(8,)).fit(noise(9), list("abcabcabc"))
+    assert learner.training
+    assert np.array_equal(classifier.predict_proba(noise(3)), classifier.predict_proba(noise(3)))
+    shares = ContinualClassifier(learner.eval(), x_shape=(8,)).fit(noise(1), ["a"])
+    assert shares._learned.model.learner is learner
+
+
+def test_a_run_is_all_it_needs(tiny, tmp_path):
+    small = {"width": 16, "layers": 1, "heads": 2, "encoder": "cnn_small"}
+    config = tiny(benchmark=Component("glyphs"), learner=Component("transformer", small), steps=2)
+    train(config, tmp_path / "run", "cpu", lambda line: None)
+    classifier = ContinualClassifier(tmp_path / "run")
+    images = np.random.default_rng(0).integers(0, 256, (3, 105, 105), np.uint8)
+    classifier.partial_fit(images, ["a", "b", "c"])
+    with pytest.raises(ValueError, match="codes for 3 classes, and 'd' is one more"):
+        classifier.learn_one(images[0], "d")
+    classifier.save(tmp_path / "learned.safetensors")
+    again = ContinualClassifier(str(tmp_path / "run")).load(tmp_path / "learned.safetensors")
+    assert np.array_equal(again.predict_proba(images), classifier.predict_proba(images))
+    with pytest.raises(ValueError, match=r"x_shape is \(8,\), and this run reads \(1, 32, 32\)"):
+        ContinualClassifier(tmp_path / "run", x_shape=(8,)).fit(images, ["a", "b", "c"])
+
+
+# files
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_examples": True}, {"max_examples": 5}])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_learned_is_there_again_and_goes_on(name, options, tmp_path):
+    original, path = taught(name, **options), tmp_path / "learned.safetensors"
+    original.save(path)
+    again = ContinualClassifier(original.learner, x_shape=(8,), **options).load(path)
+    for each in (original, again):
+        each.partial_fit(noise(3, seed=1), ["c", "d", "d"])
+        if options:
+            each.forget("c")
+    assert again.classes_.tolist() == original.classes_.tolist()
+    assert np.array_equal(again.predict_proba(noise(5)), original.predict_proba(noise(5)))
+    assert again.n_samples_seen_ == 12
+    assert again.n_features_in_ == 8
+
+
+def test_labels_and_features_of_all_kinds_are_there_again(tmp_path):
+    labels = ["a", 1, ("b", (2, None)), 2.0, None, True]
+    classifier = ContinualClassifier().partial_fit(noise(6), labels, classes=["later", *labels])
+    classifier.save(tmp_path / "file")
+    again = ContinualClassifier().load(tmp_path / "file")
+    assert again.classes_.tolist() == classifier.classes_.tolist()
+    assert np.array_equal(again.predict_proba(noise(6)), classifier.predict_proba(noise(6)))
+    with pytest.raises(ValueError, match=r"the label frozenset\(\) cannot be saved"):
+        classifier.learn_one(noise(1)[0], frozenset()).save(tmp_path / "file")
+    by_name = ContinualRegressor().learn_one({"x": 1.0, "y": 2.0}, 3.0)
+    by_name.save(tmp_path / "file")
+    again = ContinualRegressor().load(tmp_path / "file")
+    assert again.predict_one({"y": 2.0, "x": 1.0}) == by_name.predict_one({"x": 1.0, "y": 2.0})
+    assert again.predict(np.zeros((2, 2))).shape == (2,)
+
+
+def test_the_file_of_another_model_is_refused(tmp_path):
+    path = tmp_path / "learned.safetensors"
+    taught().save(path)
+    with pytest.raises(ValueError, match=r"by a SequenceLearner .*; this is a Prototype that"):
+        ContinualClassifier().load(path)
+    other = vector_learner("transformer")
+    with torch.no_grad():
+        other.head.bias[0] += 1
+    with pytest.raises(ValueError, match=r"answers 4 classes, .*; this is one with other weights"):
+        ContinualClassifier(other, x_shape=(8,)).load(path)
+    with pytest.raises(ValueError, match="saved by a classifier, and this is a regressor"):
+        ContinualRegressor().load(path)
+
+
+def test_files_that_are_damaged_or_something_else_are_refused(tmp_path):
+    path, classifier = tmp_path / "file", taught()
+    classifier.save(path)
+    content = path.read_bytes()
+    spoilt = bytearray(content)
+    spoilt[-1] ^= 1
+    tensors, marks = unsealed(content)
+    new = sealed(tensors, {"learned": marks["learned"].replace('"version": 1', '"version": 2')})
+    less = sealed({"state/0": tensors["state/0"]}, marks)
+    for other, line in (
+        (bytes(spoilt), "damaged, or no estimator saved it: wrong checksum"),
+        (content[:-9], "damaged, or no estimator saved it"),
+        (b"", "damaged, or no estimator saved it"),
+        (pickle.dumps(classifier), "damaged, or no estimator saved it"),
+        (new, "has version 2, and this onepass reads 1"),
+        (less, "is damaged: 'state/1'"),
+    ):
+        path.write_bytes(other)
+        before = classifier._learned
+        with pytest.raises(ValueError, match=line):
+            classifier.load(path)
+        assert classifier._learned is before
+    with pytest.raises(ValueError, match="there is no file"):
+        classifier.load(tmp_path / "nowhere")
+    with pytest.raises(OSError, match="could not write"):
+        classifier.save(tmp_path)
+
+
+def test_a_file_is_small_and_holds_no_weights(tmp_path):
+    X, y = load_digits(return_X_y=True)
+    classifier = ContinualClassifier().fit(X, y)
+    classifier.save(tmp_path / "file")
+    # 10 classes, room for 16: means and counts of 64 numbers, in double precision
+    assert (tmp_path / "file").stat().st_size < 16 * 65 * 8 + 2_000
+
+
+SCRIPT = """
+import os
+os.environ["OMP_NUM_THREADS"] = "2"
+import numpy, torch
+from onepass import ContinualClassifier
+assert torch.get_num_threads() == 2
+X = numpy.load("queries.npy")
+found = ContinualClassifier("run", keep_examples=True).load("learned.safetensors").predict_proba(X)
+numpy.save("found.npy", found)
+"""
+
+
+def test_another_process_with_more_threads_answers_the_same(tiny, tmp_path):
+    small = {"width": 16, "layers": 1, "heads": 2, "encoder": "cnn_small", "vocabulary": 50}
+    config = tiny(benchmark=Component("glyphs"), learner=Component("transformer", small), steps=2)
+    train(config, tmp_path / "run", "cpu", lambda line: None)
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32), np.uint8)
+    classifier = ContinualClassifier(tmp_path / "run", keep_examples=True)
+    classifier.fit(images, [f"symbol {n}" for n in range(40)])
+    classifier.save(tmp_path / "learned.safetensors")
+    np.save(tmp_path / "queries.npy", images)
+    command = [sys.executable, "-c", SCRIPT]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    found = np.load(tmp_path / "found.npy")
+    np.testing.assert_allclose(found, classifier.predict_proba(images), rtol=1e-4, atol=1e-6)
+
+
+# threads
+
+
+def test_who_asks_while_another_learns_gets_one_moment_of_it():
+    classifier, wrong, stop = taught(keep_examples=True), [], threading.Event()
+
+    def read():
+        while not stop.is_set():
+            shares = classifier.predict_proba_one(noise(1)[0])
+            if abs(sum(shares.values()) - 1) > 1e-6 or not set("abc") <= set(shares):
+                wrong.append(shares)
+
+    def write(label):
+        for x in noise(20, seed=1):
+            classifier.learn_one(x, label)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    writers = [threading.Thread(target=write, args=(label,)) for label in ("a", "d")]
+    for thread in readers + writers:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    stop.set()
+    for thread in readers:
+        thread.join()
+    assert not wrong
+    # nothing that was learned at the same time got lost
+    assert classifier.n_samples_seen_ == 49
+    assert classifier.class_count_.tolist() == [23, 3, 3, 20]
+
+
+# river's manner
+
+
+def test_dicts_of_features_are_learned_by_name():
+    rows = [({"height": 1.0, "width": 2.0}, "wide"), ({"width": 1.0, "height": 9.0}, "high")]
+    classifier = ContinualClassifier()
+    assert classifier.predict_one({"height": 1.0}) is None
+    assert classifier.predict_proba_one({"height": 1.0}) == {}
+    for x, label in rows:
+        classifier.learn_one(x, label)
+    assert classifier.predict_one({"width": 0.0, "height": 8.0}) == "high"
+    assert classifier.predict_proba_one({"width": 1.0, "height": 9.0})["high"] > 0.99
+    assert classifier.predict([[8.0, 0.0]]).tolist() == ["high"]
+    with pytest.raises(ValueError, match=r"features are height, width; missing, or more.*: width"):
+        classifier.predict_one({"height": 1.0})
+    regressor = ContinualRegressor()
+    assert regressor.predict_one({"x": 1.0}) is None
+    for n in range(50):
+        regressor.learn_one({"x": float(n)}, 2.0 * n)
+    assert regressor.predict_one({"x": 60.0}) == pytest.approx(120, rel=1e-2)
+
+
+# hard use
+
+
+def test_three_hundred_classes_and_one_example_of_each():
+    X = noise(300)
+    y = [f"class {n}" for n in range(300)]
+    classifier = ContinualClassifier()
+    for x, label in zip(X, y, strict=True):
+        classifier.learn_one(x, label)
+    assert classifier.predict(X).tolist() == y
+    assert classifier.predict_proba(X).shape == (300, 300)
+    coded = ContinualClassifier(vector_learner("transformer", 300), x_shape=(8,)).fit(X, y)
+    assert coded.predict_proba(X).shape == (300, 300)
+    assert set(coded.predict(X)) <= set(y)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contradictions_are_learned_as_they_are(name):
+    x = noise(1)[0]
+    classifier = ContinualClassifier(vector_learner(name), x_shape=(8,))
+    for _ in range(5):
+        classifier.learn_one(x, "yes").learn_one(x, "no")
+    shares = classifier.predict_proba_one(x)
+    assert set(shares) == {"yes", "no"}
+    assert sum(shares.values()) == pytest.approx(1)
+    if name in ("pn", "gemcl"):
+        assert shares["yes"] == pytest.approx(0.5)
+
+
+def test_answers_that_are_not_finite_are_an_error():
+    classifier = ContinualClassifier().fit([[0.0], [1e200]], ["a", "b"])
+    with pytest.raises(FloatingPointError, match="answers are not finite"):
+        classifier.predict([[-1e200]])
+    oml = ContinualClassifier(vector_learner("oml", inner_rate=1e30), x_shape=(8,))
+    oml.fit(noise(50), ["a", "b"] * 25)
+    with pytest.raises(FloatingPointError, match="not finite; the inner rate is 1e"):
+        oml.predict(noise(2))
+
+
+def test_a_float32_learner_is_given_no_infinities():
+    classifier = taught()
+    with pytest.raises(ValueError, match=r"too large for dtype\('float32'\)"):
+        classifier.predict(np.full((1, 8), 1e300))
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        classifier.learn_one(np.full(8, np.nan), "a")
+    with pytest.raises(ValueError, match=r"X has 7 features, but .* is expecting 8"):
+        classifier.predict(np.zeros((1, 7)))
+    with pytest.raises(ValueError, match="Found array with dim 3"):
+        classifier.predict(np.zeros((1, 8, 8)))
+    assert classifier.predict(np.zeros((0, 8))).tolist() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [None, "pn", "linear_transformer"])
+def test_a_hundred_thousand_examples_cost_what_the_first_did(name):
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(20, 8))
+    options = {"tokens": "joint", "positions": False} if name == "linear_transformer" else {}
+    learner = None if name is None else vector_learner(name, 20, **options)
+    classifier = ContinualClassifier(learner, x_shape=None if name is None else (8,))
+    queries, sizes, times = centres + 0.1 * rng.normal(size=centres.shape), [], []
+    for _ in range(100):
+        y = rng.integers(0, 20, 1_000)
+        X = centres[y] + 0.1 * rng.normal(size=(1_000, 8))
+        classifier.partial_fit(X[:-20], y[:-20])
+        started = time.perf_counter()
+        for x, label in zip(X[-20:], y[-20:], strict=True):
+            classifier.learn_one(x, label)
+        times.append(time.perf_counter() - started)
+        sizes.append(classifier.state_bytes_)
+    assert classifier.n_samples_seen_ == 100_000
+    assert sizes[0] == sizes[-1]
+    # the quickest of ten, at the begin and at the end: what else the machine does only adds
+    assert min(times[-10:]) < 1.5 * min(times[:10])
+    if name != "linear_transformer":
+        assert classifier.score(queries, range(20)) == 1
