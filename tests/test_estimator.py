@@ -366,7 +366,7 @@ def test_a_class_that_a_budget_has_dropped_is_no_answer_and_gives_its_code_to_ot
         ({"which": "newest"}, "which is 'newest'; there are: oldest, balanced"),
         ({"random_state": "x"}, "random_state is 'x'"),
         ({"x_shape": (3,)}, r"x_shape is \(3,\), and there is no learner to read it"),
-        ({"learner": 3}, "learner is 3; give the folder of a run, a Learner, or None"),
+        ({"learner": 3}, "learner is 3; give the folder of a run or model, a Learner, or None"),
         ({"learner": "nowhere"}, "nowhere is not a run"),
         ({"learner": small("pn")}, "a Learner needs x_shape"),
         ({"learner": small("pn"), "x_shape": (2, 16, 16)}, r"x_shape is \(2, 16, 16\); give"),

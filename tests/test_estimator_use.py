@@ -105,7 +105,9 @@ def test_a_run_is_all_it_needs(tiny, tmp_path):
     classifier.save(tmp_path / "learned.safetensors")
     again = ContinualClassifier(str(tmp_path / "run")).load(tmp_path / "learned.safetensors")
     assert np.array_equal(again.predict_proba(images), classifier.predict_proba(images))
-    with pytest.raises(ValueError, match=r"x_shape is \(8,\), and this run reads \(1, 32, 32\)"):
+    with pytest.raises(
+        ValueError, match=r"x_shape is \(8,\), and this learner reads \(1, 32, 32\)"
+    ):
         ContinualClassifier(tmp_path / "run", x_shape=(8,)).fit(images, ["a", "b", "c"])
 
 

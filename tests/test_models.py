@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.testing import assert_close
 
+import onepass
 from onepass.benchmarks.base import draw
 from onepass.config import Component
 from onepass.learner import probe
@@ -143,6 +145,31 @@ def test_a_model_of_strangers_is_held_to_what_it_says(trained, tmp_path):
         open_folder(folder)
     with pytest.raises(ValueError, match=r"is no model: it has no config\.json"):
         open_folder(tmp_path)
+
+
+def test_a_model_is_loaded_and_taught(trained, tmp_path):
+    _, run = trained("codes")
+    export(run, tmp_path / "model")
+    images = np.random.default_rng(0).integers(0, 256, (4, 40, 30)).astype(np.uint8)
+    answers = []
+    for folder in (run, tmp_path / "model"):
+        taught = onepass.load(folder, random_state=3).partial_fit(images, list("abca"))
+        answers.append(taught.predict_proba(images))
+    np.testing.assert_array_equal(*answers)
+    with pytest.raises(ValueError, match="no model 'symbls'; there are: "):
+        onepass.load("symbls")
+
+
+def test_a_model_of_numbers_is_a_regressor(trained, tmp_path):
+    config, run = trained("numbers")
+    export(run, tmp_path / "model")
+    _, benchmark, _ = load_run(run)
+    taught = onepass.load(tmp_path / "model")
+    assert isinstance(taught, onepass.ContinualRegressor)
+    rng = torch.Generator().manual_seed(0)
+    stream = benchmark.sample("test", config.spec, 1, rng).train
+    taught.fit(stream.x[0].numpy(), stream.y[0].numpy())
+    assert taught.predict(stream.x[0].numpy()).shape == stream.y[0].shape
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ _HOMES = {
     "Vector": "onepass.targets",
     "draw": "onepass.benchmarks.base",
     "evaluate": "onepass.evaluation",
+    "load": "onepass.estimators.load",
     "load_run": "onepass.run",
     "make_config": "onepass.recipes",
     "probe": "onepass.learner",
@@ -44,6 +45,7 @@ __all__ = [
     "__version__",
     "draw",
     "evaluate",
+    "load",
     "load_run",
     "make_config",
     "probe",
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from onepass.data.store import Store
     from onepass.episodes import Episodes, EpisodeSpec, Examples
     from onepass.estimators.classifier import ContinualClassifier
+    from onepass.estimators.load import load
     from onepass.estimators.regressor import ContinualRegressor
     from onepass.evaluation import evaluate
     from onepass.learner import Learner, probe

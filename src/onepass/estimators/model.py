@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from onepass.benchmarks.views import to_unit
 from onepass.learner import Learner
+from onepass.models import is_model, open_folder
 from onepass.run import load_run
 from onepass.tree import State
 
@@ -46,15 +48,24 @@ class Model(NamedTuple):
         return digest.hexdigest()
 
 
+def _opened(path: Path) -> tuple[Learner, tuple[int, ...]]:
+    if is_model(path):
+        return open_folder(path)
+    _, benchmark, learner = load_run(path)
+    return learner, benchmark.x_shape
+
+
 def open_model(learner: Any, x_shape: Any) -> Model:
-    """Of a run's folder, or a learner and what it reads."""
+    """Of the folder of a run or a model, or a learner and what it reads."""
     if isinstance(learner, str | os.PathLike):
-        _, benchmark, learner = load_run(os.fspath(learner))
-        if x_shape is not None and tuple(x_shape) != benchmark.x_shape:
-            raise ValueError(f"x_shape is {x_shape}, and this run reads {benchmark.x_shape}")
-        x_shape = benchmark.x_shape
+        learner, reads = _opened(Path(learner))
+        if x_shape is not None and tuple(x_shape) != reads:
+            raise ValueError(f"x_shape is {x_shape}, and this learner reads {reads}")
+        x_shape = reads
     if not isinstance(learner, Learner):
-        raise ValueError(f"learner is {learner!r}; give the folder of a run, a Learner, or None")
+        raise ValueError(
+            f"learner is {learner!r}; give the folder of a run or model, a Learner, or None"
+        )
     if x_shape is None:
         raise ValueError(
             "a Learner needs x_shape: (1, 32, 32) for grey images of 32x32, (50,) for 50 numbers"
