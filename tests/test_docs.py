@@ -37,6 +37,26 @@ def test_how_to_works_as_written(name, command, tmp_path):
             assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
 
 
+def test_the_page_of_estimators_works_as_written(command, tmp_path):
+    page = blocks(ROOT / "docs" / "estimators.md")
+    (line,) = [block["text"] for block in page if block["kind"] == "sh"]
+    small = [
+        "steps=2",
+        "batch=1",
+        "evaluation_episodes=1",
+        "width=16",
+        "heads=2",
+        "benchmark.bank=8",
+    ]
+    ended = command(*shlex.split(line)[1:], *small)
+    assert ended.returncode == 0, ended.stderr
+    # as a person would: one block after the other
+    source = "\n".join(block["text"] for block in page if block["kind"] == "python")
+    arguments = [sys.executable, "-W", "error", "-c", source]
+    ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_the_sweep_of_the_page_runs(command, tmp_path):
     page = blocks(ROOT / "docs" / "reproduce.md")
     (source,) = [block["text"] for block in page if block["kind"] == "python"]
@@ -49,7 +69,7 @@ def test_the_sweep_of_the_page_runs(command, tmp_path):
 
 def test_python_of_the_readme_runs(tmp_path):
     sources = [block["text"] for block in blocks(ROOT / "README.md") if block["kind"] == "python"]
-    assert len(sources) == 2
+    assert len(sources) == 3
     for source in sources:
         arguments = [sys.executable, "-c", source]
         ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)

@@ -1,5 +1,6 @@
 """What classifier and regressor share: reading X, one writer at a time, and files."""
 
+import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -139,6 +140,16 @@ class Continual(BaseEstimator, ABC):
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._learned is not None
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """A learner by its kind: its layers would fill a screen."""
+        said = inspect.signature(type(self)).parameters
+        given = {
+            name: type(value).__name__ if isinstance(value, Learner) else repr(value)
+            for name, value in self.get_params(deep=False).items()
+            if repr(value) != repr(said[name].default)
+        }
+        return f"{type(self).__name__}({', '.join(f'{n}={v}' for n, v in given.items())})"
 
     def _known(self) -> Learned:
         """As of this moment: what is learned later does not reach it."""

@@ -1,6 +1,5 @@
 """Labels of any hashable kind: as columns, in JSON, and the codes that a learner knows them by."""
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -46,7 +45,10 @@ class Book(NamedTuple):
         return self._replace(codes=codes)
 
     def with_examples(self, y: Int[Tensor, "1 N"]) -> "Book":
-        return self._replace(held=Counter(self.held) + Counter(y[0].tolist()))
+        held = dict(self.held)
+        for code in y[0].tolist():
+            held[code] = held.get(code, 0) + 1
+        return self._replace(held=held)
 
     def without(self, label: Label) -> "Book":
         codes, held = dict(self.codes), dict(self.held)
