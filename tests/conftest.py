@@ -17,8 +17,9 @@ from jaxtyping import install_import_hook
 on_card = torch.cuda.is_available()
 with nullcontext() if on_card else install_import_hook("onepass", "beartype.beartype"):
     from onepass import bench, checks, cost, describe, quickstart, training  # noqa: F401
-    from onepass.__main__ import main
     from onepass.config import Component, Config
+# typer calls commands its own way
+from onepass.__main__ import main  # noqa: E402
 
 # tests share the machine: one thread each, or they wait for each other
 torch.set_num_threads(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from onepass.ledger import ledger, read_reasons, read_results
+from onepass.reproduce.ledger import ledger, read_reasons, read_results
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

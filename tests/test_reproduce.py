@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from onepass.comparison import Line, facts, judge, our_cell, pairs
 from onepass.config import resolved, to_json
 from onepass.files import write_json
-from onepass.ledger import ledger, read_results, write_ledger
-from onepass.paper import COST, Published
-from onepass.reproduce import dry_run, make_plan, write_table
-from onepass.rows import TABLES, Row, Scale, essence, recorded, rows_of
+from onepass.reproduce.comparison import Line, facts, judge, our_cell, pairs
+from onepass.reproduce.ledger import ledger, read_results, write_ledger
+from onepass.reproduce.paper import COST, Published
+from onepass.reproduce.plan import dry_run, make_plan, write_table
+from onepass.reproduce.rows import TABLES, Row, Scale, essence, recorded, rows_of
 from onepass.sweep import jobs_of
 
 

@@ -67,8 +67,8 @@ def reproduce(
     """
     use_data(data)
     from onepass.progress import tell
-    from onepass.reproduce import dry_run as listed
-    from onepass.reproduce import make_plan, write_table
+    from onepass.reproduce.plan import dry_run as listed
+    from onepass.reproduce.plan import make_plan, write_table
     from onepass.sweep import report_failures
 
     given = [*([f"steps={steps}"] if steps else []), *(settings or [])]
@@ -94,7 +94,7 @@ def ledger(
 
     Example: onepass ledger --results results --out docs/results.md
     """
-    from onepass.ledger import write_ledger
+    from onepass.reproduce.ledger import write_ledger
 
     count = write_ledger(results, out)
     print(f"{out}: {count} result(s)")

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from onepass.paper import FULL_STEPS, Published
-from onepass.rows import Row
+from onepass.reproduce.paper import FULL_STEPS, Published
+from onepass.reproduce.rows import Row
 from onepass.statistics import Result, Spread, over_seeds, paired
 
 RULE = """*Reproduced* means within 2 of the paper's standard deviations, or within 15 % of its

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from onepass.comparison import Line
 from onepass.plots import INK, LINE
+from onepass.reproduce.comparison import Line
 
 
 def scaling_figure(lines: Sequence[Line]) -> Figure:

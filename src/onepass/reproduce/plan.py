@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onepass.comparison import (
+from onepass.config import Config, override
+from onepass.data import what_is_missing
+from onepass.files import write_bytes, write_json
+from onepass.forgetting import forgetting_of_run
+from onepass.plots import save_figure
+from onepass.registry import BENCHMARKS
+from onepass.reproduce.comparison import (
     RULE,
     Line,
     comparison_table,
@@ -15,15 +21,9 @@ from onepass.comparison import (
     pairs,
     pairs_table,
 )
-from onepass.config import Config, override
-from onepass.data import what_is_missing
-from onepass.durations import expected_seconds, in_words
-from onepass.figures import forgetting_figure, scaling_figure
-from onepass.files import write_bytes, write_json
-from onepass.forgetting import forgetting_of_run
-from onepass.plots import save_figure
-from onepass.registry import BENCHMARKS
-from onepass.rows import TITLES, Row, Scale, rows_of
+from onepass.reproduce.durations import expected_seconds, in_words
+from onepass.reproduce.figures import forgetting_figure, scaling_figure
+from onepass.reproduce.rows import TITLES, Row, Scale, rows_of
 from onepass.run import Run
 from onepass.sweep import jobs_of
 from onepass.training import pick_device

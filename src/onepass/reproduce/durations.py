@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from onepass.config import Config
-from onepass.rows import essence
+from onepass.reproduce.rows import essence
 from onepass.run import Run
 from onepass.sweep import Job
 

@@ -6,7 +6,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from onepass.comparison import (
+from onepass.config import from_json
+from onepass.files import write_bytes
+from onepass.reproduce.comparison import (
     RULE,
     Line,
     markdown_table,
@@ -15,9 +17,7 @@ from onepass.comparison import (
     pairs_table,
     paper_cell,
 )
-from onepass.config import from_json
-from onepass.files import write_bytes
-from onepass.rows import (
+from onepass.reproduce.rows import (
     TABLES,
     TITLES,
     VIEWS,
