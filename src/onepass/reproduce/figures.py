@@ -1,56 +1,110 @@
 """Figures of a table: those that the paper has."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from onepass.plots import INK, LINE
 from onepass.reproduce.comparison import Line
+from onepass.reproduce.losses import Losses
+from onepass.statistics import Spread
+
+IN_A_ROW = 7  # panels
+COLOURS = ("#d55e00", "#009e73", "#0072b2", "#cc79a7")  # told apart by colour-blind people
 
 
-def scaling_figure(lines: Sequence[Line]) -> Figure:
+def scaling_figure(lines: Sequence[Line], title: str) -> Figure:
     """Error against parameters, ours and the paper's, a panel for each benchmark."""
     benchmarks = list(dict.fromkeys(line.row.benchmark for line in lines))
-    figure, panels = _panels(benchmarks, "Does a larger transformer do better?")
+    figure = Figure(figsize=(4 * max(len(benchmarks), 1), 3.8), layout="constrained")
+    figure.suptitle(f"Does a larger transformer do better? {title}")
+    panels = figure.subplots(1, len(benchmarks), squeeze=False)[0] if benchmarks else []
     for axis, benchmark in zip(panels, benchmarks, strict=True):
         ran = [line for line in lines if line.row.benchmark == benchmark and line.results]
-        size = [line.results[0]["parameters"] / 1e6 for line in ran]
+        ran.sort(key=_millions)
+        sizes = [_millions(line) for line in ran]
         ours = [found for line in ran if (found := line.ours("meta_test"))]
-        spread = [found.std or found.stderr for found in ours]
-        axis.errorbar(size, [found.mean for found in ours], spread, color=LINE, label="here")
-        known = [(x, line.row.test) for x, line in zip(size, ran, strict=True) if line.row.test]
-        if known:
-            x, published = zip(*known, strict=True)
-            means, stds = zip(*published, strict=True)
-            axis.errorbar(x, means, stds, color=INK, linestyle="--", label="paper")
-        axis.set(xscale="log", xlabel="million parameters", ylabel="error", title=benchmark)
+        spreads = [found.shown for found in ours]
+        means = [found.mean for found in ours]
+        axis.errorbar(sizes, means, spreads, color=LINE, marker="o", label="here")
+        if known := [
+            (x, *line.row.test) for x, line in zip(sizes, ran, strict=True) if line.row.test
+        ]:
+            x, published, stds = zip(*known, strict=True)
+            axis.errorbar(x, published, stds, color=INK, marker="s", linestyle="--", label="paper")
+        unit = " in %" if ran and ran[0].row.is_class else ""
+        axis.set(xscale="log", xlabel="million parameters", title=benchmark)
+        axis.set(ylabel=f"meta-test error{unit}")
+        axis.set_xticks(sizes, [f"{size:.3g}" for size in sizes])
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
         axis.spines[["top", "right"]].set_visible(False)
         if ran:
             axis.legend(frameon=False)
     return figure
 
 
-def forgetting_figure(found: Sequence[dict[str, Any]]) -> Figure:
-    """Error gained against how many tasks were learned since, a panel for each benchmark."""
-    benchmarks = list(dict.fromkeys(run["benchmark"] for run in found))
-    figure, panels = _panels(benchmarks, "What later tasks cost earlier ones")
-    for axis, benchmark in zip(panels, benchmarks, strict=True):
-        for run in found:
-            if run["benchmark"] == benchmark:
-                lost = run["scale"] * np.array(run["curve"])
-                spread = run["scale"] * np.array(run["curve_stderr"])
-                axis.plot(lost, label=run["learner"])
-                axis.fill_between(range(len(lost)), lost - spread, lost + spread, alpha=0.2)
-        axis.axhline(0, color=INK, linewidth=0.8)
-        axis.set(xlabel="tasks learned since", ylabel="error gained", title=benchmark)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.legend(frameon=False)
+def _millions(line: Line) -> float:
+    return line.results[0]["parameters"] / 1e6
+
+
+def forgetting_figure(found: Sequence[Losses], title: str) -> Figure:
+    """As in the paper: a panel for each few consecutive tasks, and one for all of them."""
+    benchmarks = list(dict.fromkeys(each.benchmark for each in found))
+    # each group of tasks has a panel, and the mean of all has one
+    rows = [
+        math.ceil(
+            (1 + len(next(each.groups for each in found if each.benchmark == name))) / IN_A_ROW
+        )
+        for name in benchmarks
+    ]
+    height = sum(1.7 * count + 0.7 for count in rows)
+    figure = Figure(figsize=(13, max(height, 2) + 0.4), layout="constrained")
+    figure.suptitle(
+        f"What later tasks cost earlier ones: error gained since learning them. {title}"
+    )
+    parts = (
+        figure.subfigures(len(benchmarks), 1, height_ratios=rows, squeeze=False)[:, 0]
+        if found
+        else []
+    )
+    for part, name, count in zip(parts, benchmarks, rows, strict=True):
+        part.suptitle(name, fontsize=11)
+        runs = [each for each in found if each.benchmark == name]
+        _panels(part.subplots(count, IN_A_ROW, sharey=True, squeeze=False).flatten(), runs)
     return figure
 
 
-def _panels(names: Sequence[str], title: str) -> tuple[Figure, list[Any]]:
-    figure = Figure(figsize=(4.5 * max(len(names), 1), 4), layout="constrained")
-    figure.suptitle(title)
-    return figure, list(figure.subplots(1, len(names), squeeze=False)[0]) if names else []
+def _panels(panels: Sequence[Axes], runs: Sequence[Losses]) -> None:
+    """Of one benchmark: group by group, then all tasks."""
+    groups = runs[0].groups
+    for n, (axis, group) in enumerate(zip(panels, groups, strict=False)):
+        for run, colour in zip(runs, COLOURS, strict=False):
+            _curve(axis, group.seen, run.groups[n].lost, colour, run.learner)
+        several = group.last > group.first
+        name = f"tasks {group.first} to {group.last}" if several else f"task {group.last}"
+        axis.set_title(name, fontsize=9)
+        axis.set_xlim(0, groups[-1].last)
+    mean = panels[len(groups)]
+    for run, colour in zip(runs, COLOURS, strict=False):
+        _curve(mean, range(len(run.curve)), run.curve, colour, run.learner)
+    mean.set_title("all tasks, by tasks since", fontsize=9)
+    mean.legend(frameon=False, fontsize=8)
+    for axis in panels[len(groups) + 1 :]:
+        axis.set_visible(False)
+    for axis in panels:
+        axis.axhline(0, color=INK, linewidth=0.8)
+        axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+
+
+def _curve(axis: Axes, x: Any, points: Sequence[Spread], colour: str, label: str) -> None:
+    mean, stderr = (np.array([getattr(p, key) for p in points]) for key in ("mean", "stderr"))
+    axis.plot(x, mean, color=colour, label=label, marker="." if len(mean) == 1 else "")
+    axis.fill_between(x, mean - stderr, mean + stderr, color=colour, alpha=0.2, linewidth=0)
