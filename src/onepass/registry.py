@@ -101,7 +101,7 @@ class Registry(Mapping[str, Callable]):
             importlib.import_module(f"{self.package}.{module.name}")
         self._complete = True
 
-    def __getitem__(self, name: str) -> Callable:
+    def __getitem__(self, name: str) -> Any:
         head, colon, text = name.partition(":")
         self._discover()
         if colon and head in self._builders:
