@@ -46,6 +46,8 @@ def forgotten(curve: list[float], transfer: float, **changes) -> dict:
         "tasks": 3,
         "shots": 5,
         "episodes": 32,
+        "error": [[0.1] * 3] * 3,
+        "stderr": [[0.01] * 3] * 3,
         "curve": curve,
         "curve_stderr": [0.01] * 3,
         "groups": [group | {"stderr": [0.01] * len(group["seen"])} for group in groups],

@@ -2,7 +2,11 @@
 
 import csv
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from subprocess import DEVNULL
 
 import pytest
 import torch
@@ -24,7 +28,9 @@ from onepass.reproduce.output import write_table
 from onepass.reproduce.paper import COST, Published
 from onepass.reproduce.plan import dry_run, make_plan
 from onepass.reproduce.rows import Scale, rows_of
+from onepass.run import Run
 from onepass.sweep import jobs_of
+from sweeping import holder, wait_for
 
 CPU = torch.device("cpu")
 
@@ -198,12 +204,13 @@ def test_forgetting_is_over_all_seeds():
     line = Line(row, tuple(made(row, seed, [0.1]) for seed in range(2)))
     found = losses(line, [forgotten([0.0, 0.02, 0.06], -0.03), forgotten([0.0, 0.04, 0.08], -0.05)])
     # in points, of 6 and 8 and of 3 and 5
-    assert (found.seeds, found.episodes) == (2, 64)
+    assert (found.seeds, found.found.episodes) == (2, 64)
     assert (found.by_first.mean, found.by_task.mean) == pytest.approx((7.0, 4.0))
-    assert found.by_first.std == found.by_task.std == pytest.approx(2**0.5)
-    assert [point.mean for point in found.curve] == pytest.approx([0.0, 3.0, 7.0])
-    assert [point.mean for point in found.groups[1].lost] == pytest.approx([0.0, 3.0])
-    assert found.groups[1].lost[1].stderr == pytest.approx(1.0)
+    assert (found.by_first.std, found.by_task.std) == pytest.approx((2**0.5, 2**0.5))
+    assert found.by_first.stderr == pytest.approx(1.0)
+    assert found.found.curve == pytest.approx([0.0, 0.03, 0.07])
+    assert found.found.groups[1]["lost"] == pytest.approx([0.0, 0.03])
+    assert found.found.groups[1]["stderr"] == pytest.approx([0.0, 0.01])
     # one seed has the spread of its episodes
     alone = losses(line, [forgotten([0.0, 0.02, 0.06], -0.03)])
     assert (alone.by_first.mean, alone.by_first.shown) == pytest.approx((6.0, 1.0))
@@ -304,6 +311,37 @@ def test_a_store_that_cannot_be_opened_is_left_out(tmp_path, data_folder):
     plan = make_plan("table1", ["omniglot"])
     assert "is a store of version 1" in plan.absent["omniglot"]
     assert plan.rows == []
+
+
+SMALL_TABLE = ["table2", "--only", "sine", "--tiny", "--steps", "120", "--device", "cpu"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
+def test_a_table_that_was_stopped_anywhere_comes_out_the_same(command, tmp_path, number):
+    whole = command("reproduce", *SMALL_TABLE, "--out", "whole")
+    assert whole.returncode == 0, whole.stderr
+    arguments = [sys.executable, "-m", "onepass", "reproduce", *SMALL_TABLE, "--out", "broken"]
+    jobs = jobs_of(make_plan("table2", ["sine"], 1, ["steps=120"], tiny=True).configs, tmp_path)
+    broken = [tmp_path / "broken" / job.path.name for job in jobs]
+    # while the first runs, at the beginning of another, and late in the last one
+    for place in (0, 1, 3):
+        process = subprocess.Popen(arguments, cwd=tmp_path, stdout=DEVNULL, stderr=DEVNULL)
+        wait_for(lambda place=place: holder(broken[place]))
+        process.send_signal(number)
+        process.wait()
+        wait_for(lambda: not any(holder(path) for path in broken))
+    again = command("reproduce", *SMALL_TABLE, "--out", "broken")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.replace("broken/", "whole/") == whole.stdout
+    for kind in (".md", ".csv", "-paired.csv", ".json"):
+        name = f"table2-tiny{kind}"
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    # each came to its end once, and logged every step once
+    for path in broken:
+        assert path.with_name(f"{path.name}.log").read_text().count("\nrun: ") == 1
+        steps = [line["step"] for line in Run(path).read_metrics()]
+        assert len(set(steps)) == len(steps)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,10 @@ def reproduce(
         raise ValueError(f"{what}: there is no data for any of its rows")
     failed = _run(plan.configs, out, device, jobs, per_card, ray)
     print(write_table(plan, out, device))
-    print(f"tables: {out / plan.name}.md, .csv, .json")
+    kinds = [
+        kind for kind in (".md", ".csv", ".json", ".png") if (out / (plan.name + kind)).exists()
+    ]
+    print(f"tables: {out / plan.name}{', '.join(kinds)}")
     report_failures(failed, len(plan.configs))
 
 

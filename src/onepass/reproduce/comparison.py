@@ -148,7 +148,7 @@ def amount(mean: float | None, spread: float | None, digits: int) -> str:
     """`12.88 +- 0.14`, or a dash."""
     if mean is None:
         return "-"
-    return f"{mean:.{digits}f}" + ("" if spread is None else f" +- {spread:.{digits}f}")
+    return _tidy(mean, digits) + ("" if spread is None else f" +- {spread:.{digits}f}")
 
 
 def our_cell(line: Line, split: str) -> str:
@@ -168,8 +168,12 @@ def in_their_std(line: Line) -> str:
 
 
 def signed(value: float | None, digits: int) -> str:
-    # what rounds to nothing has no sign
-    return "-" if value is None else f"{round(value, digits) + 0.0:+.{digits}f}"
+    return "-" if value is None else _tidy(value, digits, "+")
+
+
+def _tidy(value: float, digits: int, sign: str = "") -> str:
+    # what rounds to nothing is not below 0
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,5 +1,6 @@
 """Figures of a table: those that the paper has."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from onepass.plots import INK, LINE
 from onepass.reproduce.comparison import Line
 from onepass.reproduce.losses import Losses
-from onepass.statistics import Spread
 
 IN_A_ROW = 7  # panels
 COLOURS = ("#d55e00", "#009e73", "#0072b2", "#cc79a7")  # told apart by colour-blind people
@@ -55,47 +55,38 @@ def _millions(line: Line) -> float:
 
 def forgetting_figure(found: Sequence[Losses], title: str) -> Figure:
     """As in the paper: a panel for each few consecutive tasks, and one for all of them."""
-    benchmarks = list(dict.fromkeys(each.benchmark for each in found))
+    benchmarks: dict[str, list[Losses]] = {}
+    for each in found:
+        benchmarks.setdefault(each.line.row.benchmark, []).append(each)
     # each group of tasks has a panel, and the mean of all has one
-    rows = [
-        math.ceil(
-            (1 + len(next(each.groups for each in found if each.benchmark == name))) / IN_A_ROW
-        )
-        for name in benchmarks
-    ]
-    height = sum(1.7 * count + 0.7 for count in rows)
-    figure = Figure(figsize=(13, max(height, 2) + 0.4), layout="constrained")
-    figure.suptitle(
-        f"What later tasks cost earlier ones: error gained since learning them. {title}"
-    )
-    parts = (
-        figure.subfigures(len(benchmarks), 1, height_ratios=rows, squeeze=False)[:, 0]
-        if found
-        else []
-    )
-    for part, name, count in zip(parts, benchmarks, rows, strict=True):
-        part.suptitle(name, fontsize=11)
-        runs = [each for each in found if each.benchmark == name]
+    panels = [1 + len(runs[0].found.groups) for runs in benchmarks.values()]
+    rows = [math.ceil(count / IN_A_ROW) for count in panels]
+    figure = Figure(figsize=(13, 0.5 + sum(1.7 * count + 0.7 for count in rows)))
+    figure.set_layout_engine("constrained")
+    figure.suptitle(f"What later tasks cost earlier ones {title}")
+    parts = figure.subfigures(len(rows), 1, height_ratios=rows, squeeze=False)[:, 0]
+    for part, (name, runs), count in zip(parts, benchmarks.items(), rows, strict=True):
+        unit = " in %" if runs[0].line.row.is_class else ""
+        part.suptitle(f"{name}: error{unit} gained, by tasks seen", fontsize=11)
         _panels(part.subplots(count, IN_A_ROW, sharey=True, squeeze=False).flatten(), runs)
     return figure
 
 
 def _panels(panels: Sequence[Axes], runs: Sequence[Losses]) -> None:
     """Of one benchmark: group by group, then all tasks."""
-    groups = runs[0].groups
-    for n, (axis, group) in enumerate(zip(panels, groups, strict=False)):
-        for run, colour in zip(runs, COLOURS, strict=False):
-            _curve(axis, group.seen, run.groups[n].lost, colour, run.learner)
-        several = group.last > group.first
-        name = f"tasks {group.first} to {group.last}" if several else f"task {group.last}"
-        axis.set_title(name, fontsize=9)
-        axis.set_xlim(0, groups[-1].last)
-    mean = panels[len(groups)]
-    for run, colour in zip(runs, COLOURS, strict=False):
-        _curve(mean, range(len(run.curve)), run.curve, colour, run.learner)
-    mean.set_title("all tasks, by tasks since", fontsize=9)
-    mean.legend(frameon=False, fontsize=8)
-    for axis in panels[len(groups) + 1 :]:
+    count = len(runs[0].found.groups)
+    for run, colour in zip(runs, itertools.cycle(COLOURS), strict=False):
+        for axis, group in zip(panels, run.found.groups, strict=False):
+            _curve(axis, group["seen"], group["lost"], group["stderr"], colour, run)
+            several = group["last"] > group["first"]
+            name = f"tasks {group['first']} to " if several else "task "
+            axis.set_title(f"{name}{group['last']}", fontsize=9)
+            axis.set_xlim(0, run.found.tasks)
+        curve = run.found.curve
+        _curve(panels[count], range(len(curve)), curve, run.found.curve_stderr, colour, run)
+    panels[count].set_title("all, by tasks since", fontsize=9)
+    panels[count].legend(frameon=False, fontsize=7)
+    for axis in panels[count + 1 :]:
         axis.set_visible(False)
     for axis in panels:
         axis.axhline(0, color=INK, linewidth=0.8)
@@ -104,7 +95,11 @@ def _panels(panels: Sequence[Axes], runs: Sequence[Losses]) -> None:
         axis.tick_params(labelsize=8)
 
 
-def _curve(axis: Axes, x: Any, points: Sequence[Spread], colour: str, label: str) -> None:
-    mean, stderr = (np.array([getattr(p, key) for p in points]) for key in ("mean", "stderr"))
-    axis.plot(x, mean, color=colour, label=label, marker="." if len(mean) == 1 else "")
-    axis.fill_between(x, mean - stderr, mean + stderr, color=colour, alpha=0.2, linewidth=0)
+def _curve(
+    axis: Axes, x: Any, lost: list[float], stderr: list[float], colour: str, run: Losses
+) -> None:
+    mean, spread = run.line.scale * np.array(lost), run.line.scale * np.array(stderr)
+    # the last group is a single point
+    marker = "." if len(mean) == 1 else ""
+    axis.plot(x, mean, color=colour, label=run.line.row.name, marker=marker)
+    axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.2, linewidth=0)

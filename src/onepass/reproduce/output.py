@@ -1,6 +1,5 @@
 """A table from its finished runs: Markdown, CSV, JSON, and a figure where the paper has one."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,13 @@ from onepass.reproduce.comparison import (
     pairs_table,
 )
 from onepass.reproduce.figures import forgetting_figure, scaling_figure
-from onepass.reproduce.losses import Forgotten, Losses, losses, losses_table
+from onepass.reproduce.losses import (
+    Forgotten,
+    Losses,
+    losses,
+    losses_facts,
+    losses_table,
+)
 from onepass.reproduce.plan import Plan
 from onepass.reproduce.rows import TITLES
 from onepass.run import Run
@@ -48,7 +53,7 @@ def write_table(plan: Plan, out: Path, device: str) -> str:
     if compared:
         page.append(f"{PAIRED}\n\n{pairs_table(compared)}")
     if plan.table == "forgetting" and (found := forgetting_of(plan, lines, out, device)):
-        content["forgetting"] = [asdict(each) for each in found]
+        content["forgetting"] = [losses_facts(each) for each in found]
         page.append(f"{LOST}\n\n{losses_table(found)}")
         save_figure(forgetting_figure(found, _label(plan)), out / f"{plan.name}.png")
     if plan.table == "scaling":
