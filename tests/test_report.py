@@ -17,6 +17,7 @@ from onepass.learner import encode_episodes, probe
 from onepass.report import examples
 from onepass.report.drawing import in_bytes
 from onepass.report.entries import labels, read_entry
+from onepass.report.methods import Method
 from onepass.report.page import render, report
 from onepass.run import load_run
 from onepass.seeds import generator
@@ -257,8 +258,7 @@ def test_runs_are_named_by_what_sets_them_apart(runs, tmp_path):
 
 
 def test_the_sheet_shows_the_answers_that_the_learner_gives(runs):
-    entry = replace(read_entry(runs["transformer"]), label="it")
-    answered = examples.answered(0, entry)
+    answered = examples.answered(Method(0, "it", [read_entry(runs["transformer"])]))
     assert answered is not None
     config, benchmark, learner = load_run(runs["transformer"])
     rng = generator(torch.device("cpu"), config.seed, "report")

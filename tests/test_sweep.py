@@ -1,10 +1,12 @@
 """Many runs: finished ones are skipped, broken ones go on, and a failure stops no other."""
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,8 @@ from onepass.commands import command_of, run_name, settings_of
 from onepass.config import Component, Config, from_json, override, resolved, to_json
 from onepass.recipes import make_config
 from onepass.run import Run
-from onepass.sweep import jobs_of, load_configs, run_all
+from onepass.sweep import Job, jobs_of, load_configs, report_failures, run_all
+from sweeping import holder, wait_for
 
 FILE = """
 from onepass.config import override
@@ -74,6 +77,10 @@ def test_a_sweep_runs_what_is_missing_and_a_failure_stops_no_other(tmp_path, cap
     failed = run_all(configs, tmp_path, "cpu", jobs=2)
     assert [job.config for job in failed] == [configs[3]]
     assert "heads" in failed[0].last_word()
+    with pytest.raises(ValueError, match=r"1 of 3 run\(s\) failed; the others are finished"):
+        report_failures(failed, 3)
+    with pytest.raises(ValueError, match=r"1 of 1 run\(s\) failed$"):
+        report_failures(failed, 1)
     finished = [job for job in jobs_of(configs, tmp_path) if job.is_finished]
     assert len(finished) == 2
     before = [(job.path / "result.json").stat().st_mtime_ns for job in finished]
@@ -82,14 +89,7 @@ def test_a_sweep_runs_what_is_missing_and_a_failure_stops_no_other(tmp_path, cap
     assert "2 of 2 run(s) are finished already" in capfd.readouterr().err
 
 
-def wait_for(condition, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.1)
-
-
-def sweeping(tmp_path: Path) -> subprocess.Popen:
+def started_sweep(tmp_path: Path) -> subprocess.Popen:
     command = [
         sys.executable,
         "-m",
@@ -113,7 +113,7 @@ def test_a_stopped_sweep_stops_its_runs_and_goes_on(tmp_path, number):
     (tmp_path / "mine.py").write_text(FILE.format(steps=3_000))
     configs = load_configs(tmp_path / "mine.py")
     jobs = jobs_of(configs, tmp_path / "runs")
-    process = sweeping(tmp_path)
+    process = started_sweep(tmp_path)
     wait_for(lambda: all(Run(job.path).checkpoints() for job in jobs))
     os.kill(process.pid, number)
     _, said = process.communicate(timeout=120)
@@ -124,7 +124,7 @@ def test_a_stopped_sweep_stops_its_runs_and_goes_on(tmp_path, number):
         assert "stopped by SIGINT with 2 run(s) to go" in said
     done = [Run(job.path).checkpoints()[0].name for job in jobs]
     # it goes on from what was saved: the same runs, cut to what they have nearly done
-    process = sweeping(tmp_path)
+    process = started_sweep(tmp_path)
     wait_for(lambda: all("resumed from step" in job.log.read_text() for job in jobs))
     for job, name in zip(jobs, done, strict=True):
         assert f"resumed from step {int(name[5:13])}" in job.log.read_text()
@@ -132,16 +132,88 @@ def test_a_stopped_sweep_stops_its_runs_and_goes_on(tmp_path, number):
     process.communicate(timeout=120)
 
 
-def test_a_run_that_another_process_trains_is_waited_for(tmp_path):
-    import fcntl
+def test_a_run_whose_process_is_killed_goes_on(tmp_path):
+    config = small("steps=400", "checkpoint_every=10", "log_every=10")
+    (job,) = jobs_of([config], tmp_path)
+    killed, told = [], []
 
+    def kill() -> None:
+        wait_for(lambda: Run(job.path).checkpoints() and holder(job.path))
+        process = holder(job.path)
+        assert process
+        os.kill(process, signal.SIGKILL)
+        killed.append(process)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    assert run_all([config], tmp_path, "cpu", tell=told.append) == []
+    thread.join()
+    assert killed
+    assert [line.split()[0] for line in told] == ["started", "killed", "started", "finished"]
+    assert "resumed from step" in job.log.read_text()
+    steps = [line["step"] for line in Run(job.path).read_metrics()]
+    assert steps == list(range(10, 401, 10))
+
+
+def test_a_run_that_is_always_killed_fails_in_the_end(tmp_path, monkeypatch):
+    def die(*_):
+        return subprocess.Popen(["sh", "-c", "kill -9 $$"])
+
+    monkeypatch.setattr("onepass.sweep._start", die)
+    monkeypatch.setattr("onepass.sweep.SECONDS_BETWEEN_LOOKS", 0.01)
+    told = []
+    assert len(run_all([small()], tmp_path, "cpu", tell=told.append)) == 1
+    assert [line.split()[0] for line in told].count("started") == 6
+    assert told[-1].startswith("failed")
+
+
+def test_a_run_that_another_sweep_finished_did_not_fail(tmp_path, monkeypatch):
+    def late(job, *_):
+        job.path.mkdir(parents=True)
+        (job.path / "result.json").write_text("{}")
+        return subprocess.Popen(["false"])
+
+    monkeypatch.setattr("onepass.sweep._start", late)
+    assert run_all([small()], tmp_path, "cpu", tell=lambda line: None) == []
+
+
+def test_a_folder_that_is_only_looked_at_is_tried_again(tmp_path, monkeypatch):
     (job,) = jobs_of([small()], tmp_path)
     job.path.mkdir(parents=True)
-    with open(job.path / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert job.is_held
-    assert not job.is_held
-    assert run_all([small()], tmp_path, "cpu") == []
+    # nobody is seen there when it starts, and yet the lock is taken
+    monkeypatch.setattr(Job, "is_held", False)
+    lock = open(job.path / ".lock", "w")  # noqa: SIM115
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def let_go() -> None:
+        wait_for(lambda: job.was_held)
+        lock.close()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    assert run_all([small()], tmp_path, "cpu", tell=lambda line: None) == []
+    thread.join()
+    assert job.is_finished
+
+
+def test_a_run_that_another_process_trains_is_waited_for(tmp_path):
+    (job,) = jobs_of([small()], tmp_path)
+    job.path.mkdir(parents=True)
+    lock = open(job.path / ".lock", "w")  # noqa: SIM115
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert job.is_held
+    told: list[str] = []
+
+    def let_go() -> None:
+        time.sleep(1)
+        told.append("let go")
+        lock.close()
+
+    thread = threading.Thread(target=let_go)
+    thread.start()
+    assert run_all([small()], tmp_path, "cpu", tell=told.append) == []
+    thread.join()
+    assert [line.split()[0] for line in told] == ["let", "started", "finished"]
     assert job.is_finished
 
 
@@ -152,10 +224,14 @@ def test_a_run_that_another_process_trains_is_waited_for(tmp_path):
         ("configs = []", "defines no configs"),
         ("configs = [3]", "configs holds a int, and a run is a Config"),
         ("1 / 0", "cannot be run: ZeroDivisionError: division by zero"),
+        ("configs = [", "cannot be run: SyntaxError: '[' was never closed"),
+        ("def configs(): return nothing", "cannot be run: NameError: name 'nothing'"),
+        ("raise SystemExit(3)", "cannot be run: SystemExit: 3"),
+        ("from onepass.nowhere import configs", "cannot be run: ModuleNotFoundError: No module"),
         (
             "from onepass.config import *\n"
             "configs = [Config(Component('sine'), Component('pn'), recipe='mine')]",
-            "no recipe 'mine'; there are: paper, quickstart, symbols, tiny",
+            "mine.py: config 1 of 1: no recipe 'mine'; there are: paper, quickstart, symbols, tiny",
         ),
     ],
 )

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,8 +12,9 @@ import pytest
 from onepass.config import Config, override
 from onepass.recipes import make_config
 from onepass.run import Run
-from onepass.sweep import jobs_of
+from onepass.sweep import jobs_of, load_configs
 from onepass.sweep_ray import connected, run_all_on_ray
+from sweeping import holder, wait_for
 
 ray = pytest.importorskip("ray", reason='needs Ray: pip install "onepass[ray]"')
 # Ray leaves sockets and processes to the end of the interpreter
@@ -32,19 +35,6 @@ def two_cpus(monkeypatch):
     ray.init(num_cpus=2, include_dashboard=False, logging_level="error", log_to_driver=False)
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
-
-
-def holder(path: Path) -> int | None:
-    """The process that trains in a folder, found by its lock as the kernel lists it."""
-    lock = path / ".lock"
-    if not lock.is_file():
-        return None
-    number = str(lock.stat().st_ino)
-    for line in Path("/proc/locks").read_text().splitlines():
-        words = line.split()
-        if words[1] == "FLOCK" and words[5].split(":")[-1] == number:
-            return int(words[4])
-    return None
 
 
 @pytest.mark.slow
@@ -77,6 +67,34 @@ def test_a_killed_worker_loses_no_run_and_none_is_run_twice(two_cpus, tmp_path, 
         steps = [line["step"] for line in Run(job.path).read_metrics()]
         assert steps == list(range(10, job.config.steps + 1, 10))
         assert job.log.read_text().count(f"run: {job.path}") == 1
+
+
+MINE = """
+from onepass.config import override
+from onepass.recipes import make_config
+
+usual = ["tasks=2", "batch=2", "evaluation_episodes=4", "checkpoint_every=20", "steps=3000"]
+configs = [override(make_config("tiny", "sine", "transformer"), usual)]
+"""
+
+
+@pytest.mark.slow
+def test_a_stopped_sweep_saves_its_runs_first(two_cpus, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    (job,) = jobs_of(load_configs(tmp_path / "mine.py"), tmp_path / "runs")
+    command = [sys.executable, "-m", "onepass", "sweep", "mine.py", "--ray", two_cpus]
+    process = subprocess.Popen(
+        [*command, "--device", "cpu"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: Run(job.path).checkpoints(), 240)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "stopped by SIGINT with 1 run(s) to go" in said
+    # it finished the step it was at
+    saved = int(Run(job.path).checkpoints()[0].stem[5:])
+    assert f"after step {saved}, saved in" in job.last_word()
+    assert not job.is_held
 
 
 def test_no_cluster_is_said_in_one_line(monkeypatch):

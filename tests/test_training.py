@@ -521,6 +521,23 @@ def test_a_config_survives_json_and_overrides(tiny):
     }
 
 
+def test_a_run_that_wrote_what_its_name_says_is_read_and_goes_on(tiny, tmp_path):
+    config = tiny(learner=Component("linear_transformer", {"width": 16, "layers": 1, "heads": 2}))
+    train(config, tmp_path / "run", "cpu", SILENT)
+    written = Run(tmp_path / "run").read("config.json")
+    written["learner"]["options"] |= {"mixer": "linear"}
+    (tmp_path / "run" / "config.json").write_text(json.dumps(written))
+    assert Run(tmp_path / "run").config == resolved(config)
+    load_run(tmp_path / "run")
+    with opened(tmp_path / "run", resolved(config)):
+        pass
+    # another mixer than that is no linear_transformer
+    written["learner"]["options"]["mixer"] = "attention"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(written))
+    with pytest.raises(ValueError, match="'linear_transformer' takes no 'mixer'"):
+        load_run(tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [

@@ -67,14 +67,17 @@ def reproduce(
     """
     use_data(data)
     from onepass.progress import tell
-    from onepass.reproduce import dry_run as listed
-    from onepass.reproduce import make_plan, write_table
+    from onepass.reproduce.output import write_table
+    from onepass.reproduce.plan import dry_run as listed
+    from onepass.reproduce.plan import make_plan
     from onepass.sweep import report_failures
+    from onepass.training import pick_device
 
     given = [*([f"steps={steps}"] if steps else []), *(settings or [])]
     plan = make_plan(what, only or [], seeds, given, tiny, stand_in)
     if dry_run:
-        print(listed(plan, out))
+        for line in listed(plan, out, pick_device(device)):
+            print(line, flush=True)
         return
     for reason in plan.absent.values():
         tell(f"left out: {reason}")
@@ -82,20 +85,29 @@ def reproduce(
         raise ValueError(f"{what}: there is no data for any of its rows")
     failed = _run(plan.configs, out, device, jobs, per_card, ray)
     print(write_table(plan, out, device))
-    print(f"tables: {out / plan.name}.md, .csv, .json")
+    kinds = [
+        kind for kind in (".md", ".csv", ".json", ".png") if (out / (plan.name + kind)).exists()
+    ]
+    print(f"tables: {out / plan.name}{', '.join(kinds)}")
     report_failures(failed, len(plan.configs))
 
 
 def ledger(
+    runs: Annotated[
+        list[Path] | None, Argument(help="Finished runs whose results are to be kept first.")
+    ] = None,
     results: Annotated[Path, Option(help="The folder of result files.")] = Path("results"),
     out: Annotated[Path, Option(help="The page.")] = Path("docs/results.md"),
 ) -> None:
     """Make the page of results from the files of finished runs.
 
-    Example: onepass ledger --results results --out docs/results.md
+    Example: onepass ledger runs/quickstart --results results --out docs/results.md
     """
-    from onepass.ledger import write_ledger
+    from onepass.reproduce.kept import keep_run
+    from onepass.reproduce.ledger import write_ledger
 
+    for run in runs or []:
+        keep_run(run, results)
     count = write_ledger(results, out)
     print(f"{out}: {count} result(s)")
 

@@ -135,9 +135,22 @@ def to_json(config: Config) -> dict[str, Any]:
 
 def from_json(content: Any) -> Config:
     try:
-        return TypeAdapter(Config).validate_python(content)
+        config = TypeAdapter(Config).validate_python(content)
     except ValidationError as error:
         raise ValueError(first_problem(error)) from error
+    return replace(config, learner=_unsaid(config.learner))
+
+
+def _unsaid(learner: Component) -> Component:
+    """Without what its name says already, which runs of older versions wrote beside it."""
+    said = LEARNERS.said(learner.name) if learner.name in LEARNERS else {}
+    # another value stays, and is refused when it is built
+    options = {
+        key: value
+        for key, value in learner.options.items()
+        if key not in said or said[key] != value
+    }
+    return replace(learner, options=options)
 
 
 def override(config: Config, assignments: Sequence[str]) -> Config:

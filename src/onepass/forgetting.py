@@ -1,5 +1,6 @@
 """How much of the past is lost: every task's error after every later task, from one pass."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,30 @@ def _group(lost: Float[Tensor, "E S K"], first: int, last: int) -> dict[str, Any
         "lost": rows.mean(0).tolist(),
         "stderr": stderr_of(rows).tolist(),
     }
+
+
+def together(runs: Sequence[Forgetting]) -> Forgetting:
+    """Of runs that differ in their seed alone: means over seeds, and how far those would move."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+
+    def over(values: Sequence[Any]) -> tuple[Any, Any]:
+        table = torch.tensor(values, dtype=torch.float64)
+        return table.mean(0).tolist(), stderr_of(table).tolist()
+
+    error, stderr = over([run.error for run in runs])
+    curve, curve_stderr = over([run.curve for run in runs])
+    transfer, transfer_stderr = over([run.backward_transfer for run in runs])
+    groups = []
+    for same in zip(*(run.groups for run in runs), strict=True):
+        lost, spread = over([group["lost"] for group in same])
+        groups.append(same[0] | {"lost": lost, "stderr": spread})
+    episodes = sum(run.episodes for run in runs)
+    return Forgetting(
+        *(first.tasks, first.shots, episodes, error, stderr, curve, curve_stderr, groups),
+        *(transfer, transfer_stderr),
+    )
 
 
 def forgetting_of_run(

@@ -66,9 +66,12 @@ class Registry(Mapping[str, Callable]):
 
     def options(self, name: str) -> dict[str, inspect.Parameter]:
         """What the builder takes beside what it is always given, and what its name says."""
-        said = getattr(self[name], "keywords", {})
         takes = self._parameters(name)[len(self.given) :]
-        return {key: parameter for key, parameter in takes if key not in said}
+        return {key: parameter for key, parameter in takes if key not in self.said(name)}
+
+    def said(self, name: str) -> dict[str, Any]:
+        """What the name itself decides: the mixer of a `linear_transformer`."""
+        return getattr(self[name], "keywords", {})
 
     def given_types(self, name: str) -> list[Any]:
         """The annotations of what it is always given; None where there is none."""

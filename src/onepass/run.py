@@ -24,6 +24,8 @@ from onepass.config import Config, build, differences, from_json, to_json
 from onepass.files import unfinished, write_bytes, write_json
 from onepass.learner import Learner
 
+HELD = "another process is training in"
+
 
 @dataclass(frozen=True)
 class Run:
@@ -94,7 +96,7 @@ def opened(path: Path, config: Config) -> Iterator[Run]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(f"another process is training in {path}") from error
+            raise ValueError(f"{HELD} {path}") from error
         for folder in (path, path / "checkpoints"):
             for leftover in unfinished(folder):
                 leftover.unlink()

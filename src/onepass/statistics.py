@@ -17,6 +17,14 @@ class Spread:
     stderr: float
     count: int
 
+    @property
+    def shown(self) -> float:
+        """What is written behind the mean: over seeds, or over episodes where there is one seed."""
+        return self.std if self.count > 1 else self.stderr
+
+    def scaled(self, by: float) -> "Spread":
+        return Spread(by * self.mean, by * self.std, by * self.stderr, self.count)
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -40,12 +48,16 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(mean, std, std / math.sqrt(count), count)
 
 
+def pooled(means: Sequence[float], stderrs: Sequence[float]) -> Spread:
+    """Of one number for each seed; with one seed, what its episodes say of the mean."""
+    found = spread(means)
+    return found if found.count > 1 else Spread(found.mean, 0.0, stderrs[0], 1)
+
+
 def over_seeds(results: Sequence[Result], split: str = "meta_test") -> Spread:
-    """Of the errors of one method; with one seed, what its episodes say of the mean."""
-    found = spread([result[split]["error"] for result in results])
-    if found.count > 1:
-        return found
-    return Spread(found.mean, 0.0, results[0][split]["stderr"], 1)
+    """Of the errors of one method."""
+    scores = [result[split] for result in results]
+    return pooled([score["error"] for score in scores], [score["stderr"] for score in scores])
 
 
 def paired(
@@ -62,12 +74,12 @@ def paired(
         for result in first
         if (key := episodes_of(result, split)) in others
     ]
-    differences = [[a - b for a, b in zip(*pair, strict=True)] for pair in pairs]
+    differences = [spread([a - b for a, b in zip(*pair, strict=True)]) for pair in pairs]
     if not differences:
         return None
-    seeds = spread([spread(values).mean for values in differences])
-    within = spread(differences[0]).stderr if seeds.count == 1 else seeds.stderr
-    return Difference(seeds.mean, within, seeds.count, sum(map(len, differences)))
+    seeds = pooled([each.mean for each in differences], [each.stderr for each in differences])
+    episodes = sum(each.count for each in differences)
+    return Difference(seeds.mean, seeds.stderr, seeds.count, episodes)
 
 
 def episodes_of(result: Result, split: str = "meta_test") -> tuple | None:

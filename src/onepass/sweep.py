@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +23,12 @@ import torch
 from onepass.commands import command_of, run_name
 from onepass.config import Config
 from onepass.progress import tell as tell_person
-from onepass.run import Run
+from onepass.run import HELD, Run
 from onepass.signals import caught_signals, leave
 
 Tell = Callable[[str], None]
 SECONDS_BETWEEN_LOOKS = 0.2
+RETRIES = 5  # of a run whose process was killed
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -53,10 +55,15 @@ class Job:
             return False
         with open(lock) as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
         return False
+
+    @property
+    def was_held(self) -> bool:
+        """Whether its own process found another one there, if only one that looked."""
+        return self.last_word().startswith(HELD)
 
     def last_word(self) -> str:
         lines = self.log.read_text(errors="replace").split("\n") if self.log.is_file() else []
@@ -79,15 +86,15 @@ def run_all(
     tell: Tell = tell_person,
 ) -> list[Job]:
     """Run what is not finished; those that failed, each told in one line."""
-    waiting = _unfinished(configs, out, tell)
+    waiting = unfinished(configs, out, tell)
     slots = places(device, jobs, per_card)
     running: dict[int, tuple[Job, subprocess.Popen[bytes], float]] = {}
+    tries: Counter[Path] = Counter()
     failed: list[Job] = []
     with caught_signals() as caught:
         while (waiting or running) and not caught:
-            for slot in range(len(slots)):
-                job = next((job for job in waiting if not job.is_held), None)
-                if slot not in running and job is not None:
+            for slot in set(range(len(slots))) - set(running):
+                if job := next((job for job in waiting if not job.is_held), None):
                     waiting.remove(job)
                     if not job.is_finished:
                         process = _start(job, slots[slot], len(slots))
@@ -95,14 +102,18 @@ def run_all(
                         tell(f"started   {job.path.name}")
             time.sleep(SECONDS_BETWEEN_LOOKS)
             for slot, (job, process, began) in list(running.items()):
-                if process.poll() is None:
+                if (code := process.poll()) is None:
                     continue
                 del running[slot]
-                if process.returncode == 0:
+                if job.is_finished:
+                    # or finished by another sweep, whose run will do
                     tell(f"finished  {job.path.name} after {time.monotonic() - began:.0f} s")
-                elif job.is_held:
-                    # another sweep was quicker, and its run will do
+                elif job.is_held or job.was_held:
                     waiting.append(job)
+                elif code < 0 and tries[job.path] < RETRIES:
+                    tries[job.path] += 1
+                    waiting.append(job)
+                    tell(f"killed    {job.path.name}, which goes on from its checkpoint")
                 else:
                     failed.append(job)
                     tell(f"failed    {job.path.name}")
@@ -117,10 +128,11 @@ def report_failures(failed: Sequence[Job], total: int) -> None:
     for job in failed:
         tell_person(f"{job.path.name}: {job.last_word()} (log: {job.log})")
     if failed:
-        raise ValueError(f"{len(failed)} of {total} run(s) failed; the others are finished")
+        others = "; the others are finished" if len(failed) < total else ""
+        raise ValueError(f"{len(failed)} of {total} run(s) failed{others}")
 
 
-def _unfinished(configs: Sequence[Config], out: Path, tell: Tell) -> list[Job]:
+def unfinished(configs: Sequence[Config], out: Path, tell: Tell) -> list[Job]:
     jobs = jobs_of(configs, out)
     waiting = [job for job in jobs if not job.is_finished]
     if len(waiting) < len(jobs):
@@ -190,16 +202,19 @@ def load_configs(path: Path) -> list[Config]:
     sys.path.insert(0, str(path.parent.resolve()))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+        found: Any = getattr(module, "configs", None)
+        configs = found() if callable(found) else found
+    except (Exception, SystemExit) as error:
         where = f"{type(error).__name__}: {error}"
         raise ValueError(f"{path} cannot be run: {' '.join(where.split())}") from error
-    found: Any = getattr(module, "configs", None)
-    configs = found() if callable(found) else found
     if not isinstance(configs, (list, tuple)) or not configs:
         raise ValueError(f"{path} defines no configs: a list of Config, or a function giving one")
-    for config in configs:
+    for n, config in enumerate(configs, 1):
         if not isinstance(config, Config):
             kind = type(config).__name__
             raise ValueError(f"{path}: configs holds a {kind}, and a run is a Config")
-        run_name(config)
+        try:
+            run_name(config)
+        except ValueError as error:
+            raise ValueError(f"{path}: config {n} of {len(configs)}: {error}") from error
     return list(configs)

@@ -16,9 +16,9 @@ from typing import Any
 from onepass.commands import command_of
 from onepass.config import Config
 from onepass.progress import tell as tell_person
-from onepass.sweep import Job, Tell, jobs_of
+from onepass.signals import caught_signals, leave
+from onepass.sweep import RETRIES, Job, Tell, unfinished
 
-RETRIES = 5
 # what a run reads of its environment
 PASSED_ON = ("ONEPASS_DATA", "ONEPASS_CACHE", "ONEPASS_COMMIT", "OMP_NUM_THREADS")
 
@@ -37,34 +37,42 @@ def run_all_on_ray(
     # a process of its own for each run, so that no card's memory is kept between two
     options = {"num_cpus": 1, "num_gpus": 1 / per_card if has_cards else 0, "max_calls": 1}
     remote = ray.remote(**options, max_retries=RETRIES)(train_one)
-    waiting = [job for job in jobs_of(configs, out) if not job.is_finished]
     pending = {}
-    for job in waiting:
+    for job in unfinished(configs, out, tell):
         job.log.parent.mkdir(parents=True, exist_ok=True)
         command = command_of(job.config, job.path, device)
         pending[remote.options(name=job.path.name).remote(command, str(job.log))] = job
     failed = []
     try:
-        while pending:
-            (done,), _ = ray.wait(list(pending), num_returns=1)
-            job = pending.pop(done)
-            try:
-                code = ray.get(done)
-            except ray.exceptions.RayError as error:
-                job.log.open("a").write(f"{' '.join(str(error).split())}\n")
-                code = 1
-            tell(f"{'failed  ' if code else 'finished'}  {job.path.name}")
-            if code:
-                failed.append(job)
-    except KeyboardInterrupt:
-        # as ctrl-C to each of them: they finish their step and save
-        for task in pending:
-            ray.cancel(task)
-        ray.wait(list(pending), num_returns=len(pending), timeout=60)
-        raise
+        with caught_signals() as caught:
+            while pending and not caught:
+                for done in ray.wait(list(pending), num_returns=1, timeout=1)[0]:
+                    job = pending.pop(done)
+                    code = _code_of(ray, done, job)
+                    # or finished by another sweep, whose run will do
+                    is_done = not code or job.is_finished
+                    tell(f"{'finished' if is_done else 'failed  '}  {job.path.name}")
+                    if not is_done:
+                        failed.append(job)
+            if caught:
+                # as ctrl-C to each of them: they finish their step and save
+                for task in pending:
+                    ray.cancel(task)
+                ray.wait(list(pending), num_returns=len(pending), timeout=60)
+            leave(caught, f"with {len(pending)} run(s) to go, saved in {out}")
     finally:
         ray.shutdown()
     return failed
+
+
+def _code_of(ray: Any, task: Any, job: Job) -> int:
+    """How a run ended; why a cluster gave it up goes into its log."""
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayError as error:
+        with job.log.open("a") as log:
+            log.write(f"{' '.join(str(error).split())}\n")
+        return 1
 
 
 def train_one(command: list[str], log: str) -> int:

@@ -82,11 +82,14 @@ def where_from(name: str) -> str:
 
 
 def what_is_missing(name: str) -> str | None:
-    """A line on what to put where, for a data set of which there is neither store nor files."""
-    if name not in READERS or store_path(name).is_dir():
+    """A line on what to put where, for a data set that cannot be opened as things are."""
+    if name not in READERS:
         return None
     try:
-        fetch_missing(name, READERS[name].missing(), download=False)
+        if store_path(name).is_dir():
+            read_store(store_path(name))
+        else:
+            fetch_missing(name, READERS[name].missing(), download=False)
     except ValueError as error:
         return str(error)
     return None

@@ -53,7 +53,8 @@ REMOTE: dict[str, dict[str, Remote]] = {
 # the terms that a person has to agree to before anything is downloaded
 TERMS = {
     "casia": "its owner gives it for research only (see www.nlpr.ia.ac.cn/databases/handwriting) "
-    "and publishes no checksums: add --agree to download its 8 GB on these terms"
+    "and publishes no checksums: run `onepass data prepare casia --agree` to download its 8 GB on "
+    "these terms"
 }
 WITHDRAWN = {"msceleb": "its owner withdrew it, so it is never downloaded"}
 

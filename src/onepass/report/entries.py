@@ -15,8 +15,8 @@ from onepass.run import Run
 
 LENIENT = ConfigDict(extra="ignore")
 T = TypeVar("T")
-# settings that change nothing that a run comes to
 LONGEST_LABEL = 48
+# settings that change nothing that a run comes to
 PROCEDURE = ("log_every", "checkpoint_every", "evaluate_every", "evaluation_batch")
 
 
@@ -24,6 +24,7 @@ PROCEDURE = ("log_every", "checkpoint_every", "evaluate_every", "evaluation_batc
 class Score:
     error: FiniteFloat | None = None
     stderr: FiniteFloat | None = None
+    episode_error: list[FiniteFloat] = field(default_factory=list)
 
 
 @validated(frozen=True, config=LENIENT)
@@ -76,11 +77,6 @@ class Entry:
     def question(self) -> str:
         """Only runs of the same question are compared."""
         return f"{self.asked}, {self.config.tasks} tasks x {self.config.shots} shots"
-
-    @property
-    def name(self) -> str:
-        """The label and what was asked, each once."""
-        return self.label if self.label.endswith(self.asked) else f"{self.label}, {self.asked}"
 
     @property
     def scale(self) -> float:

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from onepass.benchmarks.base import draw as draw_episodes
 from onepass.episodes import Episodes
+from onepass.evaluation import stderr_of
 from onepass.learner import encode_episodes, states
 from onepass.plots import INK, letter
 from onepass.report.drawing import Plot, look, plot, png
 from onepass.report.entries import Entry
+from onepass.report.methods import Method
 from onepass.run import load_run
 from onepass.seeds import generator
 from onepass.targets import Classes, angle, pixels
@@ -29,6 +31,7 @@ class Answered(NamedTuple):
     """A run's answers to a few episodes: class numbers [B Q], or decoded vectors [B Q O]."""
 
     number: int
+    label: str
     entry: Entry
     kind: str  # classes, pixels, angle, curve
     x_shape: tuple[int, ...]
@@ -68,8 +71,9 @@ class Completion(NamedTuple):
 
 
 @torch.no_grad()
-def answered(number: int, entry: Entry) -> Answered | None:
-    """None where there is nothing to show; why is in the entry's notes."""
+def answered(method: Method) -> Answered | None:
+    """Of its first seed; None where there is nothing to show, and why is in the entry's notes."""
+    entry = method.first
     if not entry.path.is_dir() or not (entry.path / "weights.safetensors").is_file():
         entry.notes.append("it has no weights here, so there are no examples of its answers")
         return None
@@ -92,9 +96,8 @@ def answered(number: int, entry: Entry) -> Answered | None:
         answers = learner.target.decode(learner.predict(state, encoded.queries))
     reads = learner.read_weights(encoded)
     first = None if reads is None else reads[0]
-    return Answered(
-        number, entry, kind, benchmark.x_shape, episodes, answers, first, benchmark.credit
-    )
+    given = (kind, benchmark.x_shape, episodes, answers, first, benchmark.credit)
+    return Answered(method.number, method.label, entry, *given)
 
 
 def _kind(target, x_shape: tuple[int, ...]) -> str | None:
@@ -125,7 +128,7 @@ def sheets(runs: list[Answered]) -> list[Sheet]:
 
 def _sheet(runs: list[Answered], episode: int) -> Sheet:
     train, test, _ = runs[0].episodes
-    labels = [run.entry.label for run in runs]
+    labels = [run.label for run in runs]
     truth = test.task[episode].tolist()
     answers = [run.answers[episode].tolist() for run in runs]
     tasks = max(truth) + 1
@@ -161,12 +164,12 @@ def completion(runs: list[Answered]) -> Completion:
         image = torch.cat([test.x[0, place], bottom[0, place].view(shape)], dim=-2)
         return png(image, seam=shape[1])
 
-    errors = [f"{run.entry.label} {_squared(run):.3f}" for run in runs]
+    errors = [f"{run.label} {_squared(run)}" for run in runs]
     return Completion(
         f"{runs[0].entry.question}: the half below the line is answered; "
         f"squared error {', '.join(errors)}",
         [whole(test.y, place) for place in places],
-        [(run.entry.label, [whole(run.answers, place) for place in places]) for run in runs],
+        [(run.label, [whole(run.answers, place) for place in places]) for run in runs],
     )
 
 
@@ -181,14 +184,14 @@ def rotation(runs: list[Answered]) -> Plot:
                 _degrees(y.flatten(0, 1))[:POINTS].tolist()
                 for y in (run.episodes.test.y, run.answers)
             )
-            label = run.entry.label
+            label = run.label
             axis.scatter(true, given, s=14, color=colour, marker=mark, alpha=0.6, label=label)
         ticks = range(0, 361, 90)
         axis.set(xlabel="true angle in degrees", ylabel="answered", xticks=ticks, yticks=ticks)
         axis.set_aspect("equal")
 
     title = f"{runs[0].entry.question}: answered against true angle; right answers lie on the line"
-    off = [f"{run.entry.label} by {_off(run):.0f} degrees" for run in runs]
+    off = [f"{run.label} by {_off(run):.0f} degrees" for run in runs]
     return plot(title, f"Half of the answers are off by more than: {', '.join(off)}.", draw, 4.4, 4)
 
 
@@ -204,13 +207,12 @@ def curves(runs: list[Answered], panels: int = 3) -> list[Plot]:
             axis.plot(test.y[0, place].tolist(), color=INK, linewidth=1.6, label="true")
             for run in runs:
                 colour, _, _ = look(run.number)
-                given, label = run.answers[0, place].tolist(), run.entry.label
+                given, label = run.answers[0, place].tolist(), run.label
                 axis.plot(given, "--", color=colour, linewidth=1.8, label=label)
             axis.set(xlabel="point", ylabel="height")
 
         errors = [
-            f"{run.entry.label} {(run.answers - test.y)[0, place].square().mean():.3f}"
-            for run in runs
+            f"{run.label} {(run.answers - test.y)[0, place].square().mean():.3f}" for run in runs
         ]
         question = runs[0].entry.question
         title = f"{question}: a query of task {task}; dashes that cover the line are right"
@@ -244,7 +246,7 @@ def reads_plot(run: Answered, query: int | None) -> Plot | None:
 
     chance = 100 * own.sum() / len(stream)
     title = (
-        f"{run.entry.name}: query {place + 1} reads "
+        f"{run.label} on {run.entry.asked}: query {place + 1} reads "
         f"{on_own:.0f} % from its own task, which is {chance:.0f} % of the stream"
     )
     return plot(title, "Bars: the share of each example, mean over heads.", draw)
@@ -255,8 +257,10 @@ def _spread(among: int, count: int) -> list[int]:
     return sorted(set(places.round().int().tolist()))
 
 
-def _squared(run: Answered) -> float:
-    return (run.answers - run.episodes.test.y).square().mean().item()
+def _squared(run: Answered) -> str:
+    """The mean over a few episodes, and how far it would move with others."""
+    each = (run.answers - run.episodes.test.y).square().mean((1, 2))
+    return f"{each.mean():.3f} ± {stderr_of(each):.3f}"
 
 
 def _degrees(directions: Tensor) -> Tensor:

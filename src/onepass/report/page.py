@@ -11,10 +11,18 @@ from jinja2 import Environment, StrictUndefined
 from onepass import __version__
 from onepass.files import write_bytes
 from onepass.report import examples
-from onepass.report.comparisons import Numbered, forgetting_plots, learning_plots, size_plots
+from onepass.report.comparisons import (
+    Questions,
+    forgetting_plots,
+    learning_plots,
+    score_of,
+    size_plots,
+)
 from onepass.report.drawing import Plot, in_bytes
 from onepass.report.entries import Entry, labels, read_entry, settings_of
+from onepass.report.methods import Compared, Method, compared, methods
 from onepass.run import now
+from onepass.statistics import Difference
 
 
 class Section(NamedTuple):
@@ -41,9 +49,10 @@ def report(paths: Sequence[Path], out: Path, query: int | None = None) -> int:
 
 def render(entries: list[Entry], query: int | None = None) -> str:
     """The page as text. Everything is escaped but the plots, which matplotlib escaped."""
-    numbered = list(enumerate(entries))
-    answered = [found for n, entry in numbered if (found := examples.answered(n, entry))]
-    sections = _sections(_questions(numbered), answered, query)
+    named = methods(entries)
+    questions = _questions(named)
+    answered = [found for method in named if (found := examples.answered(method))]
+    sections = _sections(questions, answered, query)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["settings"] = lambda entry: settings_of(entry.config)
     template = environment.from_string(
@@ -54,21 +63,25 @@ def render(entries: list[Entry], query: int | None = None) -> str:
         made=f"onepass {__version__}, {now()}",
         head=HEAD,
         rows=[(entry, _row(entry)) for entry in entries],
+        compared={
+            question: (found.reference.label, [_compared(found, *line) for line in found.lines])
+            for question, found in compared(questions).items()
+        },
         sections=[section for section in sections if any(section[3:])],
         entries=entries,
         credits=sorted({run.credit for run in answered if run.credit}),
     )
 
 
-def _questions(numbered: Numbered) -> dict[str, Numbered]:
-    found: dict[str, Numbered] = {}
-    for n, entry in numbered:
-        found.setdefault(entry.question, []).append((n, entry))
+def _questions(named: list[Method]) -> Questions:
+    found: Questions = {}
+    for method in named:
+        found.setdefault(method.first.question, []).append(method)
     return found
 
 
 def _sections(
-    questions: dict[str, Numbered], answered: list[examples.Answered], query: int | None
+    questions: Questions, answered: list[examples.Answered], query: int | None
 ) -> Iterable[Section]:
     families = list(examples.families(answered).values())
 
@@ -155,6 +168,18 @@ def _row(entry: Entry) -> list[str]:
         str(entry.config.seed),
         _commit(result.commit or str(entry.environment.get("commit") or "")),
     ]
+
+
+def _compared(found: Compared, method: Method, gap: Difference | None) -> list[str]:
+    """A method, its seeds and its error; then how far it is from the reference."""
+    start = [method.label, str(len(method.entries)), score_of(method)]
+    if method is found.reference:
+        return [*start, "the reference", ""]
+    if gap is None:
+        return [*start, "none in common", ""]
+    digits, sign = (2, " points") if method.first.percent else (4, "")
+    mean, stderr = method.first.scale * gap.mean, method.first.scale * gap.stderr
+    return [*start, f"{mean:+.{digits}f} ± {stderr:.{digits}f}{sign}", f"{gap.episodes:,}"]
 
 
 def _score(entry: Entry, error: float | None, stderr: float | None) -> str:

@@ -1,42 +1,41 @@
 """The ledger: a page of results made from the files of finished runs, and from nothing else."""
 
-import json
 import os
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from onepass.comparison import (
+from onepass.files import write_bytes
+from onepass.reproduce.comparison import (
     RULE,
     Line,
+    cost_columns,
+    filled,
+    in_their_std,
     markdown_table,
     our_cell,
     pairs,
     pairs_table,
     paper_cell,
 )
-from onepass.config import from_json
-from onepass.files import write_bytes
-from onepass.rows import (
-    TABLES,
-    TITLES,
-    VIEWS,
-    Row,
-    Scale,
-    departures,
-    essence,
-    recorded,
-    rows_of,
+from onepass.reproduce.kept import (
+    all_rows,
+    read_forgetting,
+    read_reasons,
+    read_results,
+    row_key,
 )
+from onepass.reproduce.losses import Forgotten, losses, losses_table
+from onepass.reproduce.rows import TABLES, TITLES, VIEWS, Row, departures, essence, recorded
 from onepass.statistics import Result
 
-STAND_IN = "kanji"  # for the data that few people hold
 HEAD = f"""# Results
 
 Every number comes from files in `results/` that one command each wrote: config, command, commit,
 seed, date, card, learning curve. This page is made from them by `onepass ledger`. Errors are on
 meta-test classes after the whole stream. Spreads are standard deviations over seeds; where there is
-one seed, the standard error over its episodes. The paper's are standard deviations over 5 runs.
+one seed, the standard error over its episodes. The paper's are standard deviations over 5 runs
+(Offline: standard errors of 10).
 
 {RULE}
 """
@@ -53,85 +52,77 @@ The same episodes were asked of both, so that what makes an episode easy or hard
 the learner is better than the one it is held against. The standard error is over episodes, and over
 seeds where there are several.
 """
+LOST = """
+The error of a task after all later ones minus its error right after it was learned, for runs that
+meta-trained with queries in the middle of the stream (OML: at its end). The paper has curves and no
+figures.
+"""
 
 
-def read_results(folder: Path) -> dict[str, Result]:
-    """By file name, in order; `reasons.toml` beside them is not one."""
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {folder} with results")
-    found = {}
-    for path in sorted(folder.glob("*.json")):
-        try:
-            found[path.name] = json.loads(path.read_text())
-            from_json(found[path.name]["config"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is no result of a run: {error}") from error
-    return found
-
-
-def read_reasons(folder: Path) -> dict[str, str]:
-    """Why a row came out as it did, where that is known, by `TABLE BENCHMARK LEARNER`."""
-    path = folder / "reasons.toml"
-    return tomllib.loads(path.read_text()) if path.is_file() else {}
-
-
-def ledger(results: dict[str, Result], reasons: dict[str, str], link: str = "../results") -> str:
+def ledger(
+    results: dict[str, Result],
+    reasons: dict[str, str],
+    link: str = "../results",
+    forgotten: dict[str, Forgotten] | None = None,
+) -> str:
     """The whole page; files are linked below `link`."""
     runs = {name: essence(recorded(result)) for name, result in results.items()}
     full, short, missing, placed = _sorted_in(results, runs)
     sections = [HEAD]
     for table, found in full.items():
-        sections.append(f"\n## {TITLES[table]}\n\n{_table(found, table, reasons, link)}")
-    if compared := [pair for found in full.values() for pair in pairs([line for line, _ in found])]:
+        sections.append(f"\n## {TITLES[table]}\n\n{_table(found, reasons, link)}")
+    compared = [pair for found in full.values() for pair in pairs([kept.line for kept in found])]
+    if compared:
         sections.append(f"\n## On the same episodes\n{PAIRED}\n{pairs_table(compared)}")
+    if lost := _lost(results, runs, forgotten or {}):
+        sections.append(f"\n## {TITLES['forgetting']}\n{LOST}\n{lost}")
     if left := [name for name in results if name not in placed]:
         sections.append(f"\n## Beyond the paper\n{BEYOND}\n{_beyond(left, results, link)}")
     if short:
-        sections.append(f"\n## Cut short\n{SHORT}\n{_short_table(short, link)}")
+        sections.append(f"\n## Cut short\n{SHORT}\n{_short_table(short, reasons, link)}")
     sections.append(f"\n## Not run yet\n\n{_missing(missing)}")
     sections.append(f"\n## The runs\n\n{_runs(results, link)}")
     return "".join(sections)
 
 
-Found = list[tuple[Line, list[str]]]  # lines of a table, each with its files
+class Kept(NamedTuple):
+    """A line of a table, and the files it comes from."""
+
+    table: str
+    line: Line
+    names: list[str]
 
 
 def _sorted_in(
     results: dict[str, Result], runs: dict[str, str]
-) -> tuple[dict[str, Found], Found, dict[str, list[Row]], set[str]]:
+) -> tuple[dict[str, list[Kept]], list[Kept], dict[str, list[Row]], set[str]]:
     """Lines by table, lines cut short, rows without a run, and the files that found their place."""
-    full: dict[str, Found] = {}
-    short: Found = []
+    full: dict[str, list[Kept]] = {}
+    short: list[Kept] = []
     missing: dict[str, list[Row]] = {}
     placed: set[str] = set()
     asked: set[str] = set()
     for table in TABLES:
         lines, is_news = [], False
-        for row in _rows(table):
+        for row in all_rows(table):
             wanted = essence(row.config)
             files = [name for name, run in runs.items() if run == wanted]
             # a row that several tables have is missed once
-            if not files and row.benchmark == row.column and wanted not in asked:
+            if not files and wanted not in asked:
                 missing.setdefault(table, []).append(row)
             asked.add(wanted)
             for names in _by_length(results, files):
-                line = Line(row, tuple(results[name] for name in names))
+                kept = Kept(table, Line(row, tuple(results[name] for name in names)), names)
                 is_new = not placed.issuperset(names)
-                if not line.is_short:
-                    lines.append((line, names))
+                if not kept.line.is_short:
+                    lines.append(kept)
                     is_news = is_news or is_new
                 elif is_new:
-                    short.append((line, names))
+                    short.append(kept)
                 placed.update(names)
         if is_news:
             full[table] = lines
     return full, short, missing, placed
-
-
-def _rows(table: str) -> list[Row]:
-    """As published, then with other data in the place of CASIA."""
-    stand_ins = rows_of(table, Scale(instead=(("casia", STAND_IN),)))
-    return rows_of(table, Scale()) + [row for row in stand_ins if row.benchmark != row.column]
 
 
 def _by_length(results: dict[str, Result], names: list[str]) -> list[list[str]]:
@@ -140,29 +131,52 @@ def _by_length(results: dict[str, Result], names: list[str]) -> list[list[str]]:
     return [[name for name in names if results[name]["steps"] == steps] for steps in lengths]
 
 
-def _table(found: Found, table: str, reasons: dict[str, str], link: str) -> str:
-    header = ["benchmark", "learner", "seeds", "meta-test", "paper", "meta-train"]
-    rows = []
-    for line, names in found:
-        row = line.row
-        reason = reasons.get(f"{table} {row.benchmark} {row.name}", "")
-        verdict = f"{line.verdict}: {reason}" if reason else line.verdict
-        scores = [our_cell(line, "meta_test"), paper_cell(line, row.test)]
-        scores.append(our_cell(line, "meta_train"))
-        seeds = str(len(names))
-        rows.append([row.benchmark, row.name, seeds, *scores, verdict, _links(names, link)])
-    return markdown_table([*header, "verdict", "files"], rows)
+def _table(found: list[Kept], reasons: dict[str, str], link: str) -> str:
+    lines = [kept.line for kept in found]
+    columns = {
+        "benchmark": lambda line: line.row.benchmark,
+        "learner": lambda line: line.row.name,
+        "seeds": lambda line: str(len(line.results)),
+        "meta-test": lambda line: our_cell(line, "meta_test"),
+        "paper": lambda line: paper_cell(line, line.row.test),
+        "in their std": in_their_std,
+        "meta-train": lambda line: our_cell(line, "meta_train"),
+        "paper, meta-train": lambda line: paper_cell(line, line.row.train),
+        **cost_columns(lines),
+    }
+    cells = filled(columns, lines)
+    cells["verdict"] = [_verdict(kept, reasons) for kept in found]
+    cells["files"] = [_links(kept.names, link) for kept in found]
+    return markdown_table(list(cells), list(zip(*cells.values(), strict=True)))
 
 
-def _short_table(found: Found, link: str) -> str:
+def _verdict(kept: Kept, reasons: dict[str, str]) -> str:
+    reason = reasons.get(row_key(kept.table, kept.line.row), "")
+    return ": ".join(part for part in (kept.line.verdict, reason) if part)
+
+
+def _short_table(found: list[Kept], reasons: dict[str, str], link: str) -> str:
     header = ["benchmark", "tasks", "learner", "steps", "seeds", "meta-test", "paper at 50,000"]
     rows = []
-    for line, names in found:
+    for table, line, names in found:
         row = line.row
         start = [row.benchmark, str(row.config.tasks), row.name, f"{line.steps:,}", str(len(names))]
         scores = [our_cell(line, "meta_test"), paper_cell(line, row.test)]
-        rows.append([*start, *scores, our_cell(line, "meta_train"), _links(names, link)])
-    return markdown_table([*header, "meta-train", "files"], rows)
+        reason = reasons.get(row_key(table, row), "")
+        end = [our_cell(line, "meta_train"), reason, _links(names, link)]
+        rows.append([*start, *scores, *end])
+    return markdown_table([*header, "meta-train", "known of it", "files"], rows)
+
+
+def _lost(results: dict[str, Result], runs: dict[str, str], forgotten: dict[str, Forgotten]) -> str:
+    """A line for each length of each row of which somebody measured what it loses."""
+    found = []
+    for row in all_rows("forgetting"):
+        kept = [name for name in forgotten if runs.get(name) == essence(row.config)]
+        for names in _by_length(results, kept):
+            line = Line(row, tuple(results[name] for name in names))
+            found.append(losses(line, [forgotten[name] for name in names]))
+    return losses_table(found) if found else ""
 
 
 def _beyond(left: list[str], results: dict[str, Result], link: str) -> str:
@@ -204,9 +218,9 @@ def _missing(missing: dict[str, list[Row]]) -> str:
     for table, rows in missing.items():
         columns: dict[str, list[str]] = {}
         for row in rows:
-            columns.setdefault(row.column, []).append(row.name)
-        cells = "; ".join(f"{column}: {', '.join(names)}" for column, names in columns.items())
-        lines.append(f"- **{table}** ({TITLES[table]}): {cells}.\n")
+            columns.setdefault(row.benchmark, []).append(row.name)
+        lines.append(f"- **{table}** ({TITLES[table]})\n")
+        lines += [f"  - {column}: {', '.join(names)}\n" for column, names in columns.items()]
     return "".join(lines) or "Nothing: every row has a run.\n"
 
 
@@ -235,5 +249,6 @@ def write_ledger(results: Path, page: Path) -> int:
     """Make the page anew; how many results it has."""
     found = read_results(results)
     link = os.path.relpath(results, page.parent)
-    write_bytes(page, ledger(found, read_reasons(results), link).encode())
+    forgotten = read_forgetting(results)
+    write_bytes(page, ledger(found, read_reasons(results), link, forgotten).encode())
     return len(found)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onepass import paper
 from onepass.commands import settings_of
 from onepass.config import Component, Config, from_json, resolved, to_json
-from onepass.paper import Cost, Published
 from onepass.recipes import make_config
 from onepass.registry import BENCHMARKS, LEARNERS
+from onepass.reproduce import paper
+from onepass.reproduce.paper import Cost, Published
 from onepass.statistics import Result
 
 # views of CASIA that have a column of their own

@@ -1,0 +1,71 @@
+"""The files of `results/`: what runs came to, what they lose, and why, where that is known."""
+
+import json
+import tomllib
+from pathlib import Path
+
+from onepass.config import from_json
+from onepass.reproduce.losses import Forgotten
+from onepass.reproduce.rows import TABLES, Row, Scale, rows_of
+from onepass.run import Run
+from onepass.statistics import Result
+
+STAND_IN = "kanji"  # for the data that few people hold
+FORGETTING = ".forgetting.json"  # the end of the name of what a run loses, beside its result
+
+
+def keep_run(path: Path, results: Path) -> None:
+    """Its result, and what it loses where that was measured, under the name of its folder."""
+    run, kept, name = Run(path), Run(results), path.resolve().name
+    result = run.read("result.json")
+    if kept.has(f"{name}.json") and kept.read(f"{name}.json") != result:
+        raise ValueError(f"{results / name}.json is another run's: rename the folder {path}")
+    kept.write(f"{name}.json", result)
+    if run.has("forgetting.json"):
+        kept.write(f"{name}{FORGETTING}", run.read("forgetting.json"))
+
+
+def read_results(folder: Path) -> dict[str, Result]:
+    """By file name, in order; what else lies beside them is not one."""
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder} with results")
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        if path.name.endswith(FORGETTING):
+            continue
+        try:
+            found[path.name] = json.loads(path.read_text())
+            from_json(found[path.name]["config"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no result of a run: {error}") from error
+    return found
+
+
+def read_forgetting(folder: Path) -> dict[str, Forgotten]:
+    """What later tasks cost earlier ones, by the file name of the result."""
+    names = [path.name.removesuffix(FORGETTING) for path in sorted(folder.glob(f"*{FORGETTING}"))]
+    return {f"{name}.json": Run(folder).read(f"{name}{FORGETTING}") for name in names}
+
+
+def read_reasons(folder: Path) -> dict[str, str]:
+    """Why a row came out as it did, where that is known, by `TABLE BENCHMARK LEARNER`."""
+    path = folder / "reasons.toml"
+    try:
+        reasons = tomllib.loads(path.read_text()) if path.is_file() else {}
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is no TOML: {error}") from error
+    known = [row_key(table, row) for table in TABLES for row in all_rows(table)]
+    for key in reasons:
+        if key not in known:
+            raise ValueError(f"{path}: there is no row {key!r}; a key is TABLE BENCHMARK LEARNER")
+    return reasons
+
+
+def row_key(table: str, row: Row) -> str:
+    return f"{table} {row.benchmark} {row.name}"
+
+
+def all_rows(table: str) -> list[Row]:
+    """As published, then with other data in the place of CASIA."""
+    stand_ins = rows_of(table, Scale(instead=(("casia", STAND_IN),)))
+    return rows_of(table, Scale()) + [row for row in stand_ins if row.benchmark != row.column]

@@ -1,0 +1,89 @@
+"""The page of results: every file in its place, nothing that is not in a file."""
+
+from pathlib import Path
+
+import pytest
+
+from handmade import forgotten, made, row_of
+from onepass.files import write_json
+from onepass.reproduce.kept import keep_run, read_forgetting, read_reasons, read_results
+from onepass.reproduce.ledger import ledger, write_ledger
+from onepass.reproduce.rows import Scale, rows_of
+
+
+def test_the_ledger_sorts_runs_into_tables(tmp_path):
+    pn, transformer = (row_of("table1", "omniglot", name) for name in ("pn", "transformer"))
+    kept = {
+        "a.json": made(pn, 0, [0.038, 0.036]),
+        "b.json": made(transformer, 0, [0.13, 0.15]),
+        "c.json": made(transformer, 1, [0.14, 0.16]),
+        "d.json": made(row_of("table1", "omniglot", "oml"), 0, [0.2], steps=4_000),
+    }
+    page = ledger(kept, {"table1 omniglot pn": "as it should"})
+    assert "| omniglot | pn | 1 | 3.70 +- 1.00 | 3.8 +- 0.1 | -1.0 | 0.00 +- 0.00 |" in page
+    assert "| 0.0 +- 0.0 | reproduced: as it should |" in page
+    assert "| omniglot | transformer | 2 | 14.50 +- 0.71 | 13.7 +- 0.6 |" in page
+    # 3.8 and 3.6 against 13 and 15 at seed 0
+    assert "| omniglot | pn | transformer | -10.3 +- 1.1 | 1 | 2 |" in page
+    assert page.index("## Cut short") < page.index("| omniglot | 20 | oml | 4,000 | 1 | 20.00")
+    assert "  - sine: offline, oml, transformer, linear_transformer\n" in page
+    # that the data in the place of others was not run on either is said too
+    assert "  - casia (kanji in its place): offline, pn, gemcl, oml, anml, transformer" in page
+    for name in kept:
+        write_json(tmp_path / "kept" / name, kept[name])
+    assert write_ledger(tmp_path / "kept", tmp_path / "docs" / "page.md") == 4
+    assert "(../kept/a.json)" in (tmp_path / "docs" / "page.md").read_text()
+
+
+def test_the_ledger_has_costs_and_what_runs_lose(tmp_path):
+    rows = rows_of("cost", Scale(instead=(("casia", "kanji"),)))
+    (small,) = [row for row in rows if row.name == "transformer_s (20 tasks)"]
+    lost = row_of("forgetting", "sine", "transformer")
+    for name, row, changes in (
+        ("small", small, {}),
+        ("lost", lost, {"steps": 10_000}),
+    ):
+        folder = tmp_path / "runs" / name
+        write_json(folder / "result.json", made(row, 0, [0.1], **changes))
+        if name == "lost":
+            write_json(folder / "forgetting.json", forgotten([0.0, 0.1, 0.3], -0.2))
+        keep_run(folder, tmp_path / "results")
+    assert write_ledger(tmp_path / "results", tmp_path / "page.md") == 2
+    page = (tmp_path / "page.md").read_text()
+    # parameters, memory and speed, ours and the paper's
+    assert "| 1.5 | 2.4 | 2.5 | 4.3 | 80.0 | 278.5 | other data: not comparable |" in page
+    # what is short says so by its steps
+    assert "| sine | transformer | 10,000 | 1 | 0.3000 +- 0.0100 | 0.2000 +- 0.0100 | 32 |" in page
+    assert list(read_forgetting(tmp_path / "results")) == ["lost.json"]
+    write_json(tmp_path / "runs" / "small" / "result.json", made(small, 1, [0.1]))
+    with pytest.raises(ValueError, match=r"small\.json is another run's: rename the folder"):
+        keep_run(tmp_path / "runs" / "small", tmp_path / "results")
+
+
+def test_reasons_are_of_rows_that_there_are(tmp_path):
+    assert read_reasons(tmp_path) == {}
+    path = tmp_path / "reasons.toml"
+    path.write_text('"table1 casia (kanji in its place) pn" = "other characters"')
+    assert list(read_reasons(tmp_path).values()) == ["other characters"]
+    path.write_text('"table1 omniglot pm" = "mistyped"')
+    with pytest.raises(ValueError, match="no row 'table1 omniglot pm'; a key is TABLE BENCHMARK"):
+        read_reasons(tmp_path)
+    path.write_text("table1 = ")
+    with pytest.raises(ValueError, match=r"reasons\.toml is no TOML"):
+        read_reasons(tmp_path)
+
+
+def test_a_short_run_says_what_is_known_of_it():
+    row = row_of("table1", "omniglot", "oml")
+    short = {"a.json": made(row, 0, [0.2], steps=4_000)}
+    page = ledger(short, {"table1 omniglot oml": "overfits later"})
+    assert "| 20.00 +- 1.00 | 24.8 +- 2.2 | 0.00 +- 0.00 | overfits later |" in page
+    assert "worse" not in page.partition("## Cut short")[2]
+
+
+def test_what_is_no_result_is_named(tmp_path):
+    (tmp_path / "odd.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"odd\.json is no result of a run"):
+        read_results(tmp_path)
+    with pytest.raises(ValueError, match="there is no folder nowhere with results"):
+        read_results(Path("nowhere"))
