@@ -18,8 +18,6 @@ on_card = torch.cuda.is_available()
 with nullcontext() if on_card else install_import_hook("onepass", "beartype.beartype"):
     from onepass import bench, checks, cost, describe, quickstart, training  # noqa: F401
     from onepass.config import Component, Config
-# typer calls commands its own way
-from onepass.__main__ import main  # noqa: E402
 
     # not the estimators themselves: scikit-learn has them take anything, and complain later
     from onepass.estimators import inputs, plain, storage  # noqa: F401
