@@ -37,6 +37,7 @@ def test_how_to_works_as_written(name, command, tmp_path):
             assert ended.returncode == 0, f"{line}\n{ended.stdout}{ended.stderr}"
 
 
+@pytest.mark.slow
 def test_the_page_of_estimators_works_as_written(command, tmp_path):
     page = blocks(ROOT / "docs" / "estimators.md")
     (line,) = [block["text"] for block in page if block["kind"] == "sh"]
@@ -122,7 +123,8 @@ RESULTS = [path for path in (ROOT / "results").glob("*.json") if "forgetting" no
 @pytest.mark.parametrize("path", sorted(RESULTS), ids=lambda path: path.stem)
 def test_every_result_is_of_a_known_commit_on_the_card(path):
     result = json.loads(path.read_text())
-    assert result["device"] == "NVIDIA H200"
+    # a fresh network for each episode needs no card
+    assert result["device"] in ("NVIDIA H200", *(["cpu"] if result["learner"] == "offline" else []))
     assert len(result["commit"]) == 40
     assert path.name in (ROOT / "docs/results.md").read_text()
 

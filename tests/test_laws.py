@@ -19,6 +19,7 @@ VARIANTS = {
     "anml": ("anml", TINY_CNN),
     "anml-segments": ("anml", TINY_CNN | {"segment": 5}),
     "online": ("online", {"encoder": "auto", "width": 16}),
+    "delta": ("sequence", SMALL | dict(mixer="delta", tokens="joint", positions=False)),
     "oml-three-layers": ("oml", {"hidden": 8, "layers": 3, "encoder": "cnn_small"}),
     "gemcl-published": ("gemcl", {"width": 16, "density": "published"}),
     "gemcl-map": ("gemcl", {"width": 16, "density": "map"}),
@@ -39,7 +40,9 @@ def small(name: str) -> dict:
     return {key: value for key, value in SMALL.items() if key in LEARNERS.options(name)}
 
 
-LEARNER_CASES = {name: (name, small(name)) for name in LEARNERS} | VARIANTS
+# another size of a learner that is here, and nothing else
+SIZES = {"transformer_s", "transformer_m", "transformer_xl", "oml_xl"}
+LEARNER_CASES = {name: (name, small(name)) for name in LEARNERS if name not in SIZES} | VARIANTS
 
 
 def build_mixer(name: str):

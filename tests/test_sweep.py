@@ -106,9 +106,8 @@ def started_sweep(tmp_path: Path) -> subprocess.Popen:
     )
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_sweep_stops_its_runs_and_goes_on(tmp_path, number):
     (tmp_path / "mine.py").write_text(FILE.format(steps=3_000))
     configs = load_configs(tmp_path / "mine.py")
