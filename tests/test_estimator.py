@@ -1,5 +1,7 @@
 """The estimators: scikit-learn's checks, the learner's own answers, forgetting, budgets."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from onepass.benchmarks.sine import Sine
 from onepass.benchmarks.views import to_unit
 from onepass.checks import LEARNER_LAWS, SPEC
 from onepass.episodes import Episodes, EpisodeSpec, Examples
+from onepass.estimators.memory import Chunk, joined, remembered
 from onepass.estimators.plain import LeastSquares, nearest_mean
 from onepass.mixer_laws import TIGHT
 from onepass.registry import LEARNERS
@@ -223,6 +226,24 @@ def test_labels_are_anything_hashable(labels, kind):
     assert set(classifier.predict_proba_one(X[0])) == set(labels)
 
 
+@pytest.mark.parametrize(
+    ("y", "line"),
+    [
+        (["a", ["b"]], r"\['b'\] is no label: unhashable type: 'list'; a tuple would do"),
+        ([1.5, 2.0], "Unknown label type: continuous, such as 1.5; .* for ContinualRegressor"),
+        ([1.0, np.nan], "a label is NaN"),
+        ([None, Decimal("NaN")], "a label is NaN"),
+        ("ab", "y is 'ab'; give a sequence with a label for each example"),
+        (7, "y is 7; give a sequence"),
+        (["a", "b", "c"], "X has 2 examples, and y has 3"),
+        (np.zeros((2, 2)), "y should be a 1d array"),
+    ],
+)
+def test_what_is_no_label_is_answered_in_a_line(y, line):
+    with pytest.raises(ValueError, match=line):
+        ContinualClassifier().fit([[0.0], [1.0]], y)
+
+
 def test_columns_are_sorted_where_labels_can_be():
     X, _ = clusters(3, 1)
     classifier = ContinualClassifier()
@@ -325,6 +346,15 @@ def test_examples_are_kept_from_the_first_on_or_not_at_all():
 # budgets
 
 
+def test_kept_examples_are_few_chunks_in_order():
+    memory = ()
+    for n in range(1_000):
+        memory = remembered(memory, Chunk(torch.full((1, 1, 2), float(n)), torch.tensor([[n]])))
+        assert len(memory) <= 10
+    whole = joined(memory)
+    assert whole.y[0].tolist() == whole.z[0, :, 0].tolist() == list(range(1_000))
+
+
 @pytest.mark.parametrize("which", ["oldest", "balanced"])
 def test_a_budget_is_kept_to_and_the_state_is_that_of_what_is_left(which):
     X, y = noise(50), np.array(["a", "a", "a", "b", "a"] * 10)
@@ -347,9 +377,10 @@ def test_a_budget_is_kept_to_and_the_state_is_that_of_what_is_left(which):
     assert_close(tree_leaves(classifier._learned.state), tree_leaves(state), **TIGHT)
 
 
-def test_a_class_that_a_budget_has_dropped_is_no_answer_and_gives_its_code_to_others():
+@pytest.mark.parametrize("codes", [4, 50])
+def test_a_class_that_a_budget_has_dropped_is_no_answer_and_gives_its_code_to_others(codes):
     X = noise(40)
-    classifier = classifier_of("transformer", 4, max_examples=4)
+    classifier = classifier_of("transformer", codes, max_examples=4)
     for n, image in enumerate(X):
         classifier.learn_one(image, n)
         assert classifier.predict(X[:3]).min() > n - 4

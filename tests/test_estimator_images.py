@@ -70,6 +70,8 @@ def test_colours_and_sizes_become_those_of_the_learner():
     large = RNG.integers(0, 256, (105, 60), np.uint8)
     small = np.asarray(Image.fromarray(large).resize((8, 8), Image.Resampling.BILINEAR))
     same(large, GREY, small[None])
+    flat = np.asarray(Image.fromarray(large).resize((8, 4), Image.Resampling.BILINEAR))
+    same(large, (1, 4, 8), flat[None])
     mixed = to_images([large, BRIGHT, Image.fromarray(PLAIN)], GREY)
     assert np.array_equal(mixed, np.stack([small, grey, PLAIN])[:, None])
     # bytes and the same in floats are resized alike

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
@@ -190,7 +191,8 @@ class Continual(BaseEstimator, ABC):
             if len(x) < fewest:
                 raise ValueError("there is no image to learn from")
             return x
-        x = self._rows(X, model.like.numpy(force=True).dtype, reset, fewest)
+        dtype = np.float64 if model.like.dtype == torch.float64 else np.float32
+        x = self._rows(X, dtype, reset, fewest)
         if x.shape[1:] != model.x_shape:
             raise ValueError(f"X has {x.shape[1]} features, and the learner reads {model.x_shape}")
         return x
