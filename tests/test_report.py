@@ -17,7 +17,7 @@ from onepass.learner import encode_episodes, probe
 from onepass.report import examples
 from onepass.report.drawing import in_bytes
 from onepass.report.entries import labels, read_entry
-from onepass.report.methods import Method
+from onepass.report.methods import Method, methods
 from onepass.report.page import render, report
 from onepass.run import load_run
 from onepass.seeds import generator
@@ -25,6 +25,7 @@ from onepass.training import train
 
 SECTIONS = [
     "results",
+    "methods",
     "learning",
     "sizes",
     "forgetting",
@@ -56,6 +57,8 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
+        # cells stand apart
+        self.words.append(" " if tag in ("td", "th") else "")
 
     def handle_data(self, data):
         self.words.append(data)
@@ -177,7 +180,7 @@ def test_nothing_of_a_run_reaches_the_page_unescaped(tiny, tmp_path):
     assert not seen.all("script")
     assert not seen.all("b")
     assert HOSTILE in seen.text
-    assert sections(seen) == ["results", "learning", "sizes", "runs"]
+    assert sections(seen) == ["results", "methods", "learning", "sizes", "runs"]
 
 
 @pytest.mark.parametrize(
@@ -242,6 +245,79 @@ def test_a_table_checked_by_hand(tiny, tmp_path):
     assert "12.88 ± 0.14 %" in text
     assert in_bytes(999) == "999 B"
     assert in_bytes(1_000) == "1 kB"
+
+
+def kept(folder: Path, config, errors: list[float], **changes) -> Path:
+    """A result file with these errors of its episodes."""
+    path = folder / f"{config.learner.name}-{config.seed}.json"
+    score = {"error": sum(errors) / len(errors), "stderr": 0.01, "episode_error": errors}
+    result = {"meta_test": score, "device": "cpu", "config": to_json(config), **changes}
+    path.write_text(json.dumps(result))
+    return path
+
+
+def test_seeds_are_summed_up_and_methods_compared_on_the_same_episodes(tiny, tmp_path):
+    errors = {
+        "transformer": [[0.2, 0.4], [0.4, 0.4]],
+        "pn": [[0.1, 0.1], [0.0, 0.2]],
+    }
+    paths = []
+    for name, seeds in errors.items():
+        for seed, found in enumerate(seeds):
+            asked, learner = Component("glyphs"), Component(name)
+            config = tiny(benchmark=asked, learner=learner, seed=seed, evaluation_episodes=2)
+            paths.append(kept(tmp_path, config, found))
+    seen = page_of(*paths)
+    assert "methods" in seen.ids()
+    # 30 and 40 %; 10 and 10 %; 10 and 30 points below at seed 0, 40 and 20 at seed 1
+    assert "transformer 2 35.00 ± 7.07 % the reference" in seen.text
+    assert "minus transformer" in seen.text
+    assert "pn 2 10.00 ± 0.00 % -25.00 ± 5.00 points 4" in seen.text
+    # one of each is held to its episodes
+    alone = page_of(paths[0], paths[2])
+    assert "pn 1 10.00 ± 1.00 % -20.00 ± 10.00 points 2" in alone.text
+    # errors of other episodes, or of not all of them, are not compared
+    assert "pn 1 10.00 ± 1.00 % none in common" in page_of(paths[0], paths[3]).text
+    paths[2].write_text(paths[2].read_text().replace('"episode_error": [0.1, 0.1]', '"x": 1'))
+    assert "pn 1 10.00 ± 1.00 % none in common" in page_of(paths[0], paths[2]).text
+    assert "methods" not in page_of(paths[0]).ids()
+
+
+def test_a_run_that_was_given_twice_is_not_two_seeds(tiny, tmp_path):
+    (tmp_path / "again").mkdir()
+    config = tiny(evaluation_episodes=2)
+    twice = [
+        read_entry(kept(folder, config, [0.1, 0.2])) for folder in (tmp_path, tmp_path / "again")
+    ]
+    other = read_entry(kept(tmp_path, replace(config, seed=1), [0.1, 0.2]))
+    assert [len(method.entries) for method in methods([*twice, other])] == [2, 1]
+
+
+def test_a_method_looks_alike_whatever_it_is_asked(runs):
+    names = ["linear", "transformer", "completion", "rotation"]
+    found = methods([read_entry(runs[name]) for name in names])
+    assert [method.label for method in found] == ["linear_transformer", *["transformer"] * 3]
+    assert [method.number for method in found] == [0, 1, 1, 1]
+
+
+def test_forgetting_of_several_seeds_is_one(runs, tmp_path):
+    for seed in (0, 1):
+        shutil.copytree(runs["transformer"], tmp_path / str(seed))
+        path = tmp_path / str(seed) / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": seed}))
+    path = tmp_path / "1" / "forgetting.json"
+    first, second = (json.loads(path.read_text()) for _ in range(2))
+    second["error"] = [[value + 0.2 for value in row] for row in first["error"]]
+    second["backward_transfer"] = first["backward_transfer"] - 0.2
+    path.write_text(json.dumps(second))
+    (method,) = methods([read_entry(tmp_path / seed) for seed in "01"])
+    lost = method.forgetting
+    assert lost is not None
+    assert lost.error[2][1] == pytest.approx(first["error"][2][1] + 0.1)
+    assert lost.backward_transfer == pytest.approx(first["backward_transfer"] - 0.1)
+    # half of 0.2, twice the root of 2 over itself
+    assert lost.backward_transfer_stderr == pytest.approx(0.1)
+    assert lost.episodes == 2 * first["episodes"]
 
 
 def test_runs_are_named_by_what_sets_them_apart(runs, tmp_path):
@@ -362,6 +438,13 @@ def test_the_page_fits_a_screen_in_a_real_browser(width, scheme, browser, page):
         assert right <= width
         assert inner_width > 150
         assert inner_height > 100
+    # no number of a table has to be looked for
+    for name in ("meta-test error", "minus transformer"):
+        places = tab.locator(f"td[data-name='{name}']").evaluate_all(
+            "cells => cells.map(cell => cell.getBoundingClientRect().right)"
+        )
+        assert places
+        assert max(places) <= width
     assert said == []
     assert [url for url in asked if not url.startswith("data:")] == [page.as_uri()]
     context.close()

@@ -17,6 +17,7 @@ from onepass.files import write_bytes
 
 RIGHT, WRONG, INK, LINE = "#2b8a3e", "#c92a2a", "#343a40", "#1c7ed6"
 STYLES = ("--", ":", "-")
+NUMBERED_UP_TO = 8  # tasks, whose cells have room for their numbers
 # neither end is lost on a white page or on a dark one
 CURVES, HEAT = colormaps["viridis"], colormaps["YlOrRd"]
 
@@ -92,6 +93,13 @@ def heat_map(axis: Axes, error: list[list[float]], label: str, top: float | None
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.get_figure().colorbar(picture, ax=axis, label=label, shrink=0.8)  # pyright: ignore[reportOptionalMemberAccess]
+    if len(matrix) <= NUMBERED_UP_TO:
+        highest = picture.get_clim()[1] or 1.0
+        for n, row in enumerate(matrix.tolist(), 1):
+            for k, value in enumerate(row[:n], 1):
+                # told from the colour below it
+                ink = "w" if value > 0.6 * highest else "k"
+                axis.text(k, n, f"{value:.2g}", color=ink, ha="center", va="center", fontsize=8)
 
 
 def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) -> None:

@@ -32,7 +32,7 @@ def _learning(question: str, methods: list[Method]) -> Plot:
         if not first.percent and max(values) > 4 * min(values) > 0:
             log_axis(axis, "y", values, lambda value: f"{value:g}")
         else:
-            axis.set_ylim(bottom=0)
+            axis.set_ylim(0, 1.08 * max(values) or 1)
 
     title = f"{question}: error while meta-training; the mark at the end is meta-test"
     ends = [
@@ -87,11 +87,12 @@ def _against_size(
     write: Callable[[float], str],
 ) -> Plot:
     def draw(axis: Axes) -> None:
-        sizes, errors = [], []
+        sizes, errors, tops = [], [], []
         for method in methods:
             colour, mark, _ = look(method.number)
             score = method.score
             assert score
+            tops.append(score.mean + score.shown)
             sizes.append(float(size(method.first) or 1))
             errors.append(score.mean)
             # a bar that reaches 0 has no end on a logarithmic axis
@@ -108,15 +109,17 @@ def _against_size(
             )
         axis.set(xlabel=name, ylabel=f"meta-test error{methods[0].first.unit}")
         log_axis(axis, "x", sizes, write)
-        if min(errors) > 0:
+        if max(errors) > 3 * min(errors) > 0:
             log_axis(axis, "y", errors, lambda value: f"{value:g}")
+        else:
+            axis.set_ylim(0, 1.15 * max(tops) or 1)
         axis.grid(color="#868e96", alpha=0.25, linewidth=0.6)
 
     what = [
         f"{method.label} {write(size(method.first) or 0)}: {score_of(method)}" for method in methods
     ]
     title = f"{question}: error against {name}; lower left is better"
-    return plot(title, f"Marks on logarithmic axes. {'; '.join(what)}.", draw)
+    return plot(title, f"Marks, the size on a logarithmic axis. {'; '.join(what)}.", draw)
 
 
 def forgetting_plots(questions: Questions) -> list[Plot]:

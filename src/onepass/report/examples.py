@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from onepass.benchmarks.base import draw as draw_episodes
@@ -243,11 +244,12 @@ def reads_plot(run: Answered, query: int | None) -> Plot | None:
         # hatched, so that it is told apart without its colour
         bars(own, look(run.number).colour, "its own task", "////")
         axis.set(xlabel="example of the stream", ylabel="share in %", xlim=(0, len(stream) + 1))
+        axis.xaxis.set_major_locator(MaxNLocator(8, integer=True, prune="lower"))
 
     chance = 100 * own.sum() / len(stream)
     title = (
         f"{run.label} on {run.entry.asked}: query {place + 1} reads "
-        f"{on_own:.0f} % from its own task, which is {chance:.0f} % of the stream"
+        f"{on_own:.0f}\u00a0% from its own task, which is {chance:.0f}\u00a0% of the stream"
     )
     return plot(title, "Bars: the share of each example, mean over heads.", draw)
 

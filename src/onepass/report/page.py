@@ -60,7 +60,7 @@ def render(entries: list[Entry], query: int | None = None) -> str:
     )
     return template.render(
         title=_title(entries),
-        made=f"onepass {__version__}, {now()}",
+        made=f"onepass {__version__}, {now()[:16].replace('T', ' at ')} UTC",
         head=HEAD,
         rows=[(entry, _row(entry)) for entry in entries],
         compared={

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from onepass.plots import INK, LINE
+from onepass.report.drawing import in_units, log_axis
 from onepass.reproduce.comparison import Line
 from onepass.reproduce.losses import Losses
 
@@ -26,8 +27,8 @@ def scaling_figure(lines: Sequence[Line], title: str) -> Figure:
     panels = figure.subplots(1, len(benchmarks), squeeze=False)[0] if benchmarks else []
     for axis, benchmark in zip(panels, benchmarks, strict=True):
         ran = [line for line in lines if line.row.benchmark == benchmark and line.results]
-        ran.sort(key=_millions)
-        sizes = [_millions(line) for line in ran]
+        ran.sort(key=_parameters)
+        sizes = [_parameters(line) for line in ran]
         ours = [found for line in ran if (found := line.ours("meta_test"))]
         spreads = [found.shown for found in ours]
         means = [found.mean for found in ours]
@@ -38,19 +39,17 @@ def scaling_figure(lines: Sequence[Line], title: str) -> Figure:
             x, published, stds = zip(*known, strict=True)
             axis.errorbar(x, published, stds, color=INK, marker="s", linestyle="--", label="paper")
         unit = " in %" if ran and ran[0].row.is_class else ""
-        axis.set(xscale="log", xlabel="million parameters", title=benchmark)
-        axis.set(ylabel=f"meta-test error{unit}")
-        axis.set_xticks(sizes, [f"{size:.3g}" for size in sizes])
-        axis.minorticks_off()
+        axis.set(xlabel="parameters", ylabel=f"meta-test error{unit}", title=benchmark)
         axis.set_ylim(bottom=0)
         axis.spines[["top", "right"]].set_visible(False)
         if ran:
+            log_axis(axis, "x", sizes, in_units)
             axis.legend(frameon=False)
     return figure
 
 
-def _millions(line: Line) -> float:
-    return line.results[0]["parameters"] / 1e6
+def _parameters(line: Line) -> float:
+    return float(line.results[0]["parameters"])
 
 
 def forgetting_figure(found: Sequence[Losses], title: str) -> Figure:
