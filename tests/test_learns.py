@@ -27,7 +27,7 @@ CASES = {
     "delta": ("sequence", ["steps=300", "mixer=delta", "tokens=joint", "positions=false"], 0.25),
     "anytime": ("transformer", ["steps=900", "order=varied", "objective=anytime"], 0.35),
     "performer": ("performer", ["steps=700"], 0.45),
-    "pn": ("pn", ["steps=100"], 0.12),
+    "pn": ("pn", ["steps=200"], 0.12),
     "gemcl": ("gemcl", ["steps=100"], 0.15),
     "oml": ("oml", ["steps=200"], 0.30),
 }
@@ -45,13 +45,14 @@ def test_new_glyphs_are_learned(case, tmp_path):
 
 
 def test_bottom_halves_of_new_glyphs_are_learned(tmp_path):
-    """The mean bottom half, whatever the top, scores 0.168."""
-    settings = ["benchmark.view=completion", "benchmark.size=16", "benchmark.bank=800"]
+    """The mean bottom half, whatever the top, scores 0.166."""
+    view = ["benchmark.view=completion", "benchmark.size=16", "benchmark.bank=800"]
+    form = ["mixer=delta", "tokens=joint", "positions=false"]
     config = override(
-        make_config("quickstart", "glyphs", "oml"),
-        [*settings, "steps=200", "evaluation_episodes=128"],
+        make_config("quickstart", "glyphs", "sequence"),
+        [*view, *form, "steps=400", "evaluation_episodes=128"],
     )
-    assert meta_test_error(config, tmp_path) < 0.155
+    assert meta_test_error(config, tmp_path) < 0.160
 
 
 def test_new_sines_are_learned(tmp_path):
