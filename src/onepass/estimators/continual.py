@@ -107,8 +107,7 @@ class Continual(BaseEstimator, ABC):
         """Forget everything."""
         with self._lock:
             self._learned = None
-            for name in ("n_features_in_", "feature_names_in_"):
-                vars(self).pop(name, None)
+            self._name_features(None, [])
         return self
 
     def save(self, path: str | Path) -> None:
@@ -120,12 +119,9 @@ class Continual(BaseEstimator, ABC):
         """Go on from what `save` wrote; it must have been learned with the same weights."""
         with self._lock:
             learned, names = read_learned(Path(path), self.kind, self._open)
-            self.reset()
-            if len(learned.model.x_shape) == 1:
-                self.n_features_in_ = learned.model.x_shape[0]
-            if names:
-                self.feature_names_in_ = np.array(names, object)
             self._learned = learned
+            shape = learned.model.x_shape
+            self._name_features(shape[0] if len(shape) == 1 else None, names)
         return self
 
     @property
@@ -151,6 +147,14 @@ class Continual(BaseEstimator, ABC):
             if repr(value) != repr(said[name].default)
         }
         return f"{type(self).__name__}({', '.join(f'{n}={v}' for n, v in given.items())})"
+
+    def _name_features(self, count: int | None, names: list[str]) -> None:
+        """As scikit-learn would have it after `fit`: what is not known is not there."""
+        named = np.array(names, object) if names else None
+        for name, value in (("n_features_in_", count), ("feature_names_in_", named)):
+            vars(self).pop(name, None)
+            if value is not None:
+                setattr(self, name, value)
 
     def _known(self) -> Learned:
         """As of this moment: what is learned later does not reach it."""
