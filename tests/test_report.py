@@ -16,7 +16,7 @@ from onepass.forgetting import forgetting_of_run
 from onepass.learner import encode_episodes, probe
 from onepass.report import examples
 from onepass.report.drawing import in_bytes
-from onepass.report.entries import labels, read_entry
+from onepass.report.entries import expanded, labels, read_entry
 from onepass.report.methods import Method, methods
 from onepass.report.page import render, report
 from onepass.run import load_run
@@ -278,8 +278,11 @@ def test_seeds_are_summed_up_and_methods_compared_on_the_same_episodes(tiny, tmp
     assert "pn 1 10.00 ± 1.00 % -20.00 ± 10.00 points 2" in alone.text
     # errors of other episodes, or of not all of them, are not compared
     assert "pn 1 10.00 ± 1.00 % none in common" in page_of(paths[0], paths[3]).text
-    paths[2].write_text(paths[2].read_text().replace('"episode_error": [0.1, 0.1]', '"x": 1'))
-    assert "pn 1 10.00 ± 1.00 % none in common" in page_of(paths[0], paths[2]).text
+    for broken in ('"episode_error": [0.1]', '"x": 1'):
+        whole = paths[2].read_text()
+        paths[2].write_text(whole.replace('"episode_error": [0.1, 0.1]', broken))
+        assert "pn 1 10.00 ± 1.00 % none in common" in page_of(paths[0], paths[2]).text
+        paths[2].write_text(whole)
     assert "methods" not in page_of(paths[0]).ids()
 
 
@@ -353,6 +356,21 @@ def test_the_sheet_shows_the_answers_that_the_learner_gives(runs):
 def test_a_question_about_reading_that_nobody_asked(runs, tmp_path):
     with pytest.raises(ValueError, match=r"--query 7: .*transformer is asked 6, counted from 1"):
         report([runs["transformer"]], tmp_path / "page.html", query=7)
+
+
+def test_a_folder_of_runs_is_all_of_them(runs, tmp_path):
+    folder = runs["sine"].parent
+    assert expanded([folder]) == list(runs.values())
+    assert expanded([runs["sine"]]) == [runs["sine"]]
+    # what a sweep writes beside a run is not one
+    shutil.copytree(runs["sine"], tmp_path / "one")
+    (tmp_path / "one.log").write_text("it was said")
+    assert expanded(sorted(tmp_path.iterdir())) == [tmp_path / "one"]
+    (tmp_path / "empty").mkdir()
+    assert expanded([tmp_path / "empty", tmp_path / "other.log"]) == [
+        tmp_path / "empty",
+        tmp_path / "other.log",
+    ]
 
 
 def test_what_is_no_run_is_said_in_one_line(answer, tmp_path):

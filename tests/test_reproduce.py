@@ -242,7 +242,7 @@ def test_the_table_of_forgetting_measures_what_is_not_kept(tmp_path, monkeypatch
 
 def test_sizes_are_drawn_from_small_to_large(tmp_path, monkeypatch):
     plan = make_plan("scaling", ["sine"])
-    sizes = {"transformer_s": 2, "transformer_m": 6, "transformer": 10, "transformer_xl": 36}
+    sizes = {"transformer_s": 6, "transformer_m": 2, "transformer": 10, "transformer_xl": 36}
     for job in jobs_of(plan.configs, tmp_path):
         (row,) = [row for row in plan.rows if row.name == job.config.learner.name]
         result = made(row, 0, [0.01], parameters=sizes[row.name] * 1_000_000)

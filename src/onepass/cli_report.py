@@ -9,7 +9,7 @@ from onepass.options import Data, use_data
 
 
 def report(
-    runs: Annotated[list[Path], Argument(help="Folders of runs, or result files of some.")],
+    runs: Annotated[list[Path], Argument(help="Runs, folders that hold some, or result files.")],
     out: Annotated[Path, Option(help="The page.")] = Path("report.html"),
     query: Annotated[
         int | None,

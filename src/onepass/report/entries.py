@@ -1,6 +1,7 @@
 """What a page can say about a run, from whatever files it has; the rest is noted, not fatal."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -85,6 +86,21 @@ class Entry:
     @property
     def unit(self) -> str:
         return " in %" if self.percent else ""
+
+
+def expanded(paths: Sequence[Path]) -> list[Path]:
+    """A folder of runs is all of them; what a sweep writes beside a run is none."""
+    found = []
+    for path in paths:
+        if path.suffix == ".log" and path.with_suffix("").is_dir():
+            continue
+        below = sorted(path.iterdir()) if path.is_dir() and not _is_run(path) else []
+        found += [each for each in below if _is_run(each)] or [path]
+    return found
+
+
+def _is_run(path: Path) -> bool:
+    return Run(path).has("config.json") or Run(path).has("result.json")
 
 
 def read_entry(path: Path) -> Entry:

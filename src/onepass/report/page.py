@@ -19,7 +19,7 @@ from onepass.report.comparisons import (
     size_plots,
 )
 from onepass.report.drawing import Plot, in_bytes
-from onepass.report.entries import Entry, labels, read_entry, settings_of
+from onepass.report.entries import Entry, expanded, labels, read_entry, settings_of
 from onepass.report.methods import Compared, Method, compared, methods
 from onepass.run import now
 from onepass.statistics import Difference
@@ -38,7 +38,7 @@ class Section(NamedTuple):
 
 def report(paths: Sequence[Path], out: Path, query: int | None = None) -> int:
     """Write the page about these runs; returns its size in bytes."""
-    entries = [read_entry(path) for path in paths]
+    entries = [read_entry(path) for path in expanded(paths)]
     entries = [
         replace(entry, label=label) for entry, label in zip(entries, labels(entries), strict=True)
     ]
