@@ -29,10 +29,10 @@ def demo(
         raise ValueError('the page needs FastAPI: pip install "onepass[demo]"')
     from onepass.demo.play import symbol_sets
     from onepass.demo.roster import open_roster
-    from onepass.demo.serve import listen, serve
+    from onepass.demo.serve import listen, server_of
 
-    roster = open_roster(models or [])
-    with listen(port) as socket:
-        print(f"draw at http://127.0.0.1:{socket.getsockname()[1]} with {', '.join(roster)}")
+    server = server_of(roster := open_roster(models or []), symbol_sets())
+    with listen(port) as taken:
+        print(f"draw at http://127.0.0.1:{taken.getsockname()[1]} with {', '.join(roster)}")
         print("ctrl-C ends it; nothing that anyone draws is kept", flush=True)
-        serve(roster, symbol_sets(), socket)
+        server.run(sockets=[taken])

@@ -19,17 +19,18 @@ def listen(port: int) -> socket.socket:
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         taken.bind((ADDRESS, port))
+        # only who listens has the port to itself
+        taken.listen()
     except OSError as error:
         taken.close()
-        reason = error.strerror or error
         raise ValueError(
-            f"port {port} cannot be used ({reason}): name another, --port 0"
+            f"port {port}: {error.strerror}; name another, or --port 0 for any that is free"
         ) from error
     return taken
 
 
-def serve(roster: Roster, sets: dict[str, SymbolSet], taken: socket.socket) -> None:
-    """Until someone ends it."""
+def server_of(roster: Roster, sets: dict[str, SymbolSet]) -> uvicorn.Server:
+    """Its `run(sockets=[...])` goes on until someone ends it."""
     config = uvicorn.Config(
         create_app(roster, sets),
         log_level="warning",
@@ -39,4 +40,4 @@ def serve(roster: Roster, sets: dict[str, SymbolSet], taken: socket.socket) -> N
         limit_concurrency=CONNECTIONS,
         timeout_keep_alive=30,
     )
-    uvicorn.Server(config).run(sockets=[taken])
+    return uvicorn.Server(config)

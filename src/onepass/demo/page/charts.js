@@ -2,9 +2,9 @@
 
 import { show } from "./paper.js";
 
-const WIDTH = 520, HEIGHT = 230;
-const LEFT = 42, RIGHT = 70, TOP = 12, BOTTOM = 34;
-const percent = (share) => `${Math.round(100 * share)} %`;
+const WIDTH = 520, HEIGHT = 250;
+const LEFT = 52, RIGHT = 58, TOP = 12, BOTTOM = 34;
+export const percent = (share) => `${Math.round(100 * share)} %`;
 
 function element(name, attributes, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -23,9 +23,10 @@ export function curve(place, lines, symbols) {
     element("line", { class: "axis", x1: LEFT, x2: WIDTH - RIGHT, y1: y(share * most), y2: y(share * most) }),
     element("text", { x: LEFT - 8, y: y(share * most) + 4, "text-anchor": "end" }, percent(share * most))));
   for (const n of new Set([1, Math.round(symbols / 2), symbols])) {
-    parts.push(element("text", { x: x(n - 1), y: HEIGHT - 14, "text-anchor": "middle" }, String(n)));
+    const words = n === 1 ? "1 symbol" : String(n);
+    const anchor = n === 1 ? "start" : "middle";
+    parts.push(element("text", { x: x(n - 1), y: HEIGHT - 12, "text-anchor": anchor }, words));
   }
-  parts.push(element("text", { x: WIDTH, y: HEIGHT - 14, "text-anchor": "end" }, "symbols"));
   lines.forEach((line, n) => parts.push(one(line, n < lines.length - 1, x, y)));
   const label = lines.map((line) => `${line.name}: ${percent(line.errors.at(-1) ?? 0)}`).join(", ");
   place.replaceChildren(element("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img",

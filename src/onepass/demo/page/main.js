@@ -1,7 +1,7 @@
 // The page: a drawing, what is said of it, what was taught, and an alphabet to watch.
 
 import { get, pause, post, toBytes, toText } from "./api.js";
-import { curve, Matrix } from "./charts.js";
+import { curve, Matrix, percent } from "./charts.js";
 import { bitmap, Paper, show, SIDE } from "./paper.js";
 
 const BETWEEN = 50; // ms between two questions while drawing
@@ -157,7 +157,7 @@ function render(added) {
   part("symbols").textContent = groups.size === 1 ? "of 1 symbol" : `of ${groups.size} symbols`;
   const { growth } = about.models.find(({ name }) => name === model);
   part("bytes").textContent = bytes(models[model].bytes);
-  part("growth").textContent = growth ? `${bytes(growth)} more with each` : "whatever it is shown";
+  part("growth").textContent = growth ? `${bytes(growth)} an example` : "always the same";
   part("learned").textContent = models[model].ms ? milliseconds(models[model].ms) : "–";
   if (paper.empty) showAnswers([]);
 }
@@ -206,6 +206,8 @@ async function play() {
     played = played.filter((line) => line.name !== name);
     const line = { name, set, errors: [], first: [] };
     played.push(line);
+    showKey();
+    say("told", "");
     part("charts").hidden = false;
     const matrix = new Matrix(part("matrix"), symbols.map(toBytes), side, about.queries);
     for (let shown = 0; playing && shown < symbols.length; shown++) {
@@ -221,16 +223,25 @@ async function play() {
   }
   playing = false;
   part("play").textContent = "Play";
+  part("told").textContent ||= part("matrix").getAttribute("aria-label");
 }
 
 function tell({ name, set, first, errors }, wrong, held) {
   const shown = wrong.length, early = Math.min(5, shown);
-  const before = mean(first.slice(0, early)), now = mean(wrong.slice(0, early)) / about.queries;
-  const percent = (share) => `${(100 * share).toFixed(0)} %`;
-  const words = `${name} on ${set}: ${shown} symbols from ${shown * about.shots} drawings, ${percent(errors.at(-1))} wrong. `
-    + `The first ${early}: ${percent(before)} wrong when just shown, ${percent(now)} now. It holds ${bytes(held)}.`;
-  say("told", words);
-  part("matrix").setAttribute("aria-label", `Error on each symbol. ${words}`);
+  const then = percent(mean(first.slice(0, early)));
+  const now = percent(mean(wrong.slice(0, early)) / about.queries);
+  part("played").textContent = String(shown);
+  part("drawings").textContent = `from ${shown * about.shots} drawings`;
+  part("played-bytes").textContent = bytes(held);
+  part("played-by").textContent = name;
+  part("early-then").textContent = then;
+  part("early-now").textContent = now;
+  part("matrix").setAttribute("aria-label",
+    `${name} on ${set}, ${shown} symbols: ${percent(errors.at(-1))} wrong. The first five: ${then} when just shown, ${now} now.`);
+}
+
+function showKey() {
+  part("key").replaceChildren(...played.map(({ name }) => element("span", "line", name)));
 }
 
 const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
@@ -263,7 +274,7 @@ document.addEventListener("keydown", (event) => {
 async function start() {
   about = await get("about");
   model = about.models[0].name;
-  part("models").append(element("div", "options", ...about.models.map(option)));
+  part("models").append(element("div", "", ...about.models.map(option)));
   part("set").append(...about.sets.map(({ name }) => new Option(name)));
   await fetchLesson();
   render();

@@ -28,11 +28,11 @@ export function bitmap(strokes) {
   return Uint8Array.from({ length: SIDE * SIDE }, (_, n) => data[4 * n]);
 }
 
-// Grey values on a canvas of their size.
+// Grey values as ink alone, on whatever is behind the canvas.
 export function show(canvas, grey, side) {
   canvas.width = canvas.height = side;
   const image = new ImageData(side, side);
-  grey.forEach((value, n) => image.data.set([value, value, value, 255], 4 * n));
+  grey.forEach((value, n) => (image.data[4 * n + 3] = 255 - value));
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
