@@ -362,6 +362,7 @@ def test_parts_are_counted_whatever_was_declared(monkeypatch):
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
     monkeypatch.setattr("onepass.demo.guard.PATIENCE", 0.05)
     assert asyncio.run(from_guard(in_parts(3)[:2], [JSON])) == (408, [])
+    assert asyncio.run(from_guard(in_parts(99)[:70], [JSON])) == (413, [])
 
 
 def test_a_session_may_not_ask_too_often(app, clock, client):

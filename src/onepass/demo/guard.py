@@ -70,7 +70,8 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
                 too_large = too_large or read > BODY
                 body = b"" if too_large else body + part
     except TimeoutError as error:
-        raise Refused(408, f"body: expected within {PATIENCE:.0f} seconds") from error
+        if not too_large:
+            raise Refused(408, f"body: expected within {PATIENCE:.0f} seconds") from error
     if too_large:
         raise Refused(413, f"body: expected at most {BODY} bytes")
     is_json = headers.get("content-type", "").partition(";")[0].strip() == "application/json"

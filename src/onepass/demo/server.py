@@ -1,12 +1,12 @@
 """The page and what it asks for. Forward passes run in threads, one at a time for each visitor."""
 
+import asyncio
 import base64
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
@@ -38,7 +38,7 @@ class Demo(NamedTuple):
     roster: Roster
     sets: dict[str, SymbolSet]
     sessions: Sessions
-    threads: CapacityLimiter
+    passes: asyncio.Semaphore  # forward passes at once
 
 
 def create_app(
@@ -46,7 +46,7 @@ def create_app(
 ) -> FastAPI:
     # no pages about the interface: they would load from elsewhere
     app = FastAPI(openapi_url=None)
-    app.state.demo = Demo(roster, sets, Sessions(clock), CapacityLimiter(limits.AT_ONCE))
+    app.state.demo = Demo(roster, sets, Sessions(clock), asyncio.Semaphore(limits.AT_ONCE))
     app.include_router(router)
     app.add_api_route("/", lambda: FileResponse(PAGE / "index.html"), include_in_schema=False)
     app.mount("/page", StaticFiles(directory=PAGE))
@@ -109,7 +109,8 @@ def _welcome(demo: Demo, request: Request, response: Response) -> Session:
 async def _work(demo: Demo, function: Callable[..., T], *arguments: Any) -> T:
     """In a thread; what a learner cannot do is the visitor's to know."""
     try:
-        return await to_thread.run_sync(function, *arguments, limiter=demo.threads)
+        async with demo.passes:
+            return await asyncio.to_thread(function, *arguments)
     except (ValueError, ArithmeticError) as error:
         raise Refused(422, str(error)) from error
 

@@ -49,7 +49,9 @@ function ink(context, strokes, place, width, colour) {
       const [[x, y], [next_x, next_y]] = [points[n], points[n + 1]];
       context.quadraticCurveTo(x, y, (x + next_x) / 2, (y + next_y) / 2);
     }
-    context.lineTo(...points.at(-1));
+    // a dot needs some length, or there is no ink
+    const [x, y] = points.at(-1);
+    context.lineTo(x + 0.01, y);
     context.stroke();
   }
 }
