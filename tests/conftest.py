@@ -1,6 +1,7 @@
 """What tests share: small configs, and nothing of the machine's own settings."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -42,6 +43,17 @@ TINY = Config(
     evaluation_episodes=8,
     evaluation_batch=4,
 )
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="session")
@@ -111,3 +123,16 @@ def leftovers(tmp_path: Path) -> Callable[[], list[str]]:
         return [path.name for path in paths if path.suffix != ".lock"]
 
     return found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A real one; each test opens a context of its own in it."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium to open the page in: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield opened
+        opened.close()

@@ -31,18 +31,27 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def third_party(paths: list[Path]) -> set[str]:
+    used = set().union(*(imported(path) for path in paths)) - {"onepass"}
+    return {DISTRIBUTIONS.get(name, name) for name in used - sys.stdlib_module_names}
+
+
 def test_every_import_is_a_declared_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"[<>=]", line)[0] for line in project["dependencies"]}
-    used = set().union(*(imported(path) for path in SOURCES)) - {"onepass"}
-    third_party = {DISTRIBUTIONS.get(name, name) for name in used - sys.stdlib_module_names}
+    names = project["dependencies"], project["optional-dependencies"]["demo"]
+    declared, extra = ({re.split(r"[<>=]", line)[0] for line in lines} for lines in names)
+    of_demo = [path for path in SOURCES if path.parent.name == "demo"]
+    others = [path for path in SOURCES if path not in of_demo]
     # tensorboard is imported by torch when events are written
-    assert third_party | {"tensorboard"} == declared
+    assert third_party(others) | {"tensorboard"} == declared
+    assert third_party(of_demo) - declared == extra
 
 
 def test_constraints_pin_every_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    extras = project["optional-dependencies"]
+    assert set(extras["demo"]) <= set(extras["dev"])
+    wanted = project["dependencies"] + extras["dev"]
     lines = (ROOT / "constraints.txt").read_text().lower().split()  # pip knows no capitals
     pinned = {line.partition("==")[0] for line in lines}
     assert {re.split(r"[<>=]", line)[0].lower() for line in wanted} <= pinned

@@ -8,6 +8,7 @@ import typer
 from typer import Argument, Option
 
 from onepass.cli_data import data_app
+from onepass.cli_demo import demo
 from onepass.cli_export import export
 from onepass.cli_report import report
 from onepass.cli_speed import bench, cost
@@ -247,6 +248,7 @@ def forgetting(
 
 app.command()(report)
 app.command()(export)
+app.command()(demo)
 
 
 @app.command()
