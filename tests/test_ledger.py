@@ -1,10 +1,12 @@
 """The page of results: every file in its place, nothing that is not in a file."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from handmade import forgotten, made, row_of
+from onepass.config import override
 from onepass.files import write_json
 from onepass.reproduce.kept import keep_run, read_forgetting, read_reasons, read_results
 from onepass.reproduce.ledger import ledger, write_ledger
@@ -58,6 +60,24 @@ def test_the_ledger_has_costs_and_what_runs_lose(tmp_path):
     write_json(tmp_path / "runs" / "small" / "result.json", made(small, 1, [0.1]))
     with pytest.raises(ValueError, match=r"small\.json is another run's: rename the folder"):
         keep_run(tmp_path / "runs" / "small", tmp_path / "results")
+
+
+def test_what_is_changed_stands_beside_the_same_question_without_it():
+    instead = Scale(instead=(("casia", "kanji"),))
+    plain, rotated = (
+        next(row for row in rows_of("table2", instead) if (row.column, row.name) == asked)
+        for asked in (("casia", "transformer"), ("rotation", "transformer"))
+    )
+    shifted = replace(rotated, config=override(rotated.config, ["benchmark.label_shift=true"]))
+    results = {
+        "plain.json": made(plain, 0, [0.02]),
+        "rotated.json": made(rotated, 0, [0.03]),
+        "shifted.json": made(shifted, 0, [0.05]),
+    }
+    (line,) = [text for text in ledger(results, {}).splitlines() if "label_shift" in text]
+    # what takes the place of CASIA is said here too
+    assert line.startswith("| rotation (kanji in its place) | 100 | transformer |")
+    assert "| 0.0500 +- 0.0100 | 0.0000 +- 0.0000 | 0.0300 +- 0.0100 | [json]" in line
 
 
 def test_reasons_are_of_rows_that_there_are(tmp_path):

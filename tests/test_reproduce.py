@@ -304,6 +304,18 @@ def test_small_runs_are_timed_by_a_few_steps(tmp_path):
     assert unknown == [line for line in said if "encoder=resnet" in line]
 
 
+def test_what_cannot_be_timed_is_said_and_the_rest_is_listed(tmp_path, monkeypatch):
+    def out_of_memory(config, device):
+        raise RuntimeError("the card is full")
+
+    monkeypatch.setattr("onepass.reproduce.durations.measured", out_of_memory)
+    plan = make_plan("table2", ["sine", "oml", "transformer"], tiny=True)
+    first, second, total = dry_run(plan, tmp_path, CPU)
+    assert first.endswith("not measured: the card is full")
+    assert second.endswith("not measured: the card is full")
+    assert total == "2 run(s), 0 s to go, one after the other, and 2 not measured"
+
+
 def test_a_store_that_cannot_be_opened_is_left_out(tmp_path, data_folder):
     broken = tmp_path / "cache" / "stores" / "omniglot"
     broken.mkdir(parents=True)
@@ -313,25 +325,29 @@ def test_a_store_that_cannot_be_opened_is_left_out(tmp_path, data_folder):
     assert plan.rows == []
 
 
-SMALL_TABLE = ["table2", "--only", "sine", "--tiny", "--steps", "120", "--device", "cpu"]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "stopped"])
-def test_a_table_that_was_stopped_anywhere_comes_out_the_same(command, tmp_path, number):
-    whole = command("reproduce", *SMALL_TABLE, "--out", "whole")
+def test_a_table_that_was_stopped_anywhere_comes_out_the_same(command, tmp_path):
+    only = ["sine", "oml", "transformer"]
+    asked = [word for name in only for word in ("--only", name)]
+    arguments = ["reproduce", "table2", *asked, "--tiny", "--steps", "120", "--device", "cpu"]
+    whole = command(*arguments, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
-    arguments = [sys.executable, "-m", "onepass", "reproduce", *SMALL_TABLE, "--out", "broken"]
-    jobs = jobs_of(make_plan("table2", ["sine"], 1, ["steps=120"], tiny=True).configs, tmp_path)
-    broken = [tmp_path / "broken" / job.path.name for job in jobs]
-    # while the first runs, at the beginning of another, and late in the last one
-    for place in (0, 1, 3):
-        process = subprocess.Popen(arguments, cwd=tmp_path, stdout=DEVNULL, stderr=DEVNULL)
-        wait_for(lambda place=place: holder(broken[place]))
+    plan = make_plan("table2", only, 1, ["steps=120"], tiny=True)
+    broken = [job.path for job in jobs_of(plan.configs, tmp_path / "broken")]
+    # while the first runs, by a key, and while the last one does, by force
+    for path, number in zip(broken, (signal.SIGINT, signal.SIGKILL), strict=True):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "onepass", *arguments, "--out", "broken"],
+            cwd=tmp_path,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+        )
+        wait_for(lambda path=path: holder(path))
         process.send_signal(number)
         process.wait()
         wait_for(lambda: not any(holder(path) for path in broken))
-    again = command("reproduce", *SMALL_TABLE, "--out", "broken")
+    assert not (broken[1] / "result.json").exists()
+    again = command(*arguments, "--out", "broken")
     assert again.returncode == 0, again.stderr
     assert again.stdout.replace("broken/", "whole/") == whole.stdout
     for kind in (".md", ".csv", "-paired.csv", ".json"):

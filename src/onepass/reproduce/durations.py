@@ -13,7 +13,7 @@ from onepass.offline import Offline, one_episode
 from onepass.registry import BENCHMARKS
 from onepass.reproduce.rows import departures, essence
 from onepass.run import Run
-from onepass.speed import time_steps
+from onepass.speed import forget, time_steps
 from onepass.sweep import Job
 
 # milliseconds a step: recipe paper, 20 tasks, bf16, recorded on one H200; docs/log.md has the runs
@@ -77,7 +77,10 @@ def measured(config: Config, device: torch.device) -> float:
         return _measured_offline(config, device)
     benchmark, learner = build(config)
     longer = replace(config, steps=max(config.steps, ENOUGH_STEPS))
-    timed = time_steps(longer, benchmark, learner, device, 1, False, lambda line: None)
+    try:
+        timed = time_steps(longer, benchmark, learner, device, 1, False, lambda line: None)
+    finally:
+        forget(device)
     return config.steps * median(timed.each)
 
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onepass.files import write_bytes
 from onepass.reproduce.comparison import (
@@ -187,7 +187,7 @@ def _beyond(left: list[str], results: dict[str, Result], link: str) -> str:
         line = _own_line(result)
         config = line.row.config
         changed = " ".join(departures(config)) or f"recipe {config.recipe}"
-        names = [line.row.column, str(config.tasks), config.learner.name, f"`{changed}`"]
+        names = [line.row.benchmark, str(config.tasks), config.learner.name, f"`{changed}`"]
         plain = [our_cell(_own_line(other), "meta_test") for other in _without(result, results)]
         shown = [str(result["seed"]), f"{result['steps']:,}", our_cell(line, "meta_test")]
         shown += [our_cell(line, "meta_train"), ", ".join(plain) or "-"]
@@ -204,12 +204,18 @@ def _own_line(result: Result) -> Line:
 
 
 def _without(result: Result, results: dict[str, Result]) -> list[Result]:
-    """Runs of the same names, shape, length and seed that change nothing."""
+    """Runs of the same question, length and seed that change less."""
     names = ("benchmark", "learner", "tasks", "shots", "queries", "recipe", "steps", "seed")
+
+    def asked(other: Result) -> list[Any]:
+        view = other["config"]["benchmark"]["options"].get("view", "classify")
+        return [view, *(other[name] for name in names)]
+
+    changed = set(departures(recorded(result)))
     return [
         other
         for other in results.values()
-        if all(other[name] == result[name] for name in names) and not departures(recorded(other))
+        if asked(other) == asked(result) and set(departures(recorded(other))) < changed
     ]
 
 

@@ -8,6 +8,7 @@ import torch
 
 from onepass.config import Config, override
 from onepass.data import what_is_missing
+from onepass.fast import first_line
 from onepass.registry import BENCHMARKS
 from onepass.reproduce.comparison import Line
 from onepass.reproduce.durations import expected_seconds, in_words
@@ -102,8 +103,9 @@ def dry_run(plan: Plan, out: Path, device: torch.device) -> Iterator[str]:
             continue
         try:
             seconds, where = expected_seconds(job, jobs, device)
-        except (ValueError, OSError) as error:
-            seconds, where = None, f": {error}"
+        except (ValueError, OSError, RuntimeError, ArithmeticError) as error:
+            # what cannot be timed is said here, and the others are still listed
+            seconds, where = None, f": {first_line(error)}"
         total, unknown = total + (seconds or 0.0), unknown + (seconds is None)
         yield f"{job.path.name}  {in_words(seconds)}{where}"
     beside = f", and {unknown} not measured" if unknown else ""
