@@ -546,7 +546,7 @@ def test_a_run_that_wrote_what_its_name_says_is_read_and_goes_on(tiny, tmp_path)
         ("stepz=3", "no setting 'stepz'; there are: .*steps.*learner.width.*benchmark.noise"),
         ("steps", "not of the form key=value"),
         ("precision=fp8", "precision=fp8: .*'float32' or 'bf16'"),
-        ("order=random", "order=random: .*'blocked' or 'shuffled'"),
+        ("order=random", "order=random: .*'blocked', 'shuffled' or 'varied'"),
     ],
 )
 def test_a_wrong_setting_is_answered_with_what_there_is(tiny, setting, said):
