@@ -33,7 +33,7 @@ check: $(READY)
 
 test: check
 	@command -v chromium chromium-browser google-chrome >/dev/null \
-	    || echo "no Chromium here, so the report page is not opened: apt-get install chromium"
+	    || echo "no Chromium here, so the pages are not opened: apt-get install chromium"
 	$(PYTEST) --dist loadfile
 
 # what is timed runs alone, after the rest

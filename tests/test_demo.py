@@ -119,7 +119,7 @@ def test_what_is_taught_is_known_at_once_by_every_model(client, roster):
     for seed, label in enumerate("aba"):
         answer = teach(client, label, seed)
     assert labels(answer) == ["a", "b", "a"]
-    held = answer.json()["models"]
+    held = answer.json()
     for name, entry in roster.items():
         # oracle: the estimator, taught the same in one call
         images = np.stack([limits.pixels(base64.b64decode(drawing(seed))) for seed in range(3)])
@@ -131,8 +131,8 @@ def test_what_is_taught_is_known_at_once_by_every_model(client, roster):
         shares = [answer["share"] for answer in best]
         # in one call or one by one: single precision rounds otherwise
         np.testing.assert_allclose(shares, [share for _, share in expected], atol=1e-4)
-        assert held[name]["bytes"] == alone.state_bytes_
-        assert held[name]["ms"] > 0
+        assert held["bytes"][name] == alone.state_bytes_
+        assert held["ms"][name] > 0
 
 
 def test_the_models_say_how_they_grow_and_what_they_hold(client):
@@ -142,6 +142,9 @@ def test_the_models_say_how_they_grow_and_what_they_hold(client):
     # keys and values of one token, in one layer of 16 floats
     assert models["transformer"]["growth"] == 2 * 16 * 4
     assert models["transformer"]["room"] == 8
+    empty = client.get("/api/lesson").json()["bytes"]
+    assert empty["transformer"] == 0
+    assert empty["pn"] == teach(client, "a", 0).json()["bytes"]["pn"] > 0
 
 
 def test_visitors_do_not_see_each_other(app):

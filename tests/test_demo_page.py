@@ -2,12 +2,10 @@
 
 import base64
 import http.client
-import math
 import random
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import contextmanager
 
 import pytest
@@ -20,10 +18,10 @@ from onepass.training import train
 pytest.importorskip("fastapi", reason='the page needs FastAPI: pip install "onepass[demo]"')
 pytest.importorskip("playwright", reason="there is nothing to drive a browser with")
 
+from by_mouse import SYMBOLS, draw, served, teach
 from onepass.demo import play
 from onepass.demo.play import SymbolSet
 from onepass.demo.roster import open_roster
-from onepass.demo.serve import listen, server_of
 
 SMALL = {"width": 16, "layers": 1, "heads": 2, "norm": "group", "encoder": "cnn_small"}
 FREE = {"tokens": "joint", "positions": False, "vocabulary": 8}
@@ -32,32 +30,6 @@ LEARNERS = {
     "transformer": Component("transformer", SMALL | FREE),
 }
 SETS = {play.GLYPHS: SymbolSet(play.GLYPHS, 4)}
-
-
-def arc(x, y, radius, start, stop, points=20):
-    turns = [start + (stop - start) * n / points for n in range(points + 1)]
-    return [(x + radius * math.cos(turn), y + radius * math.sin(turn)) for turn in turns]
-
-
-SPOKES = [(0.18, 0.5), (0.82, 0.5)], [(0.5, 0.18), (0.5, 0.82)]
-SYMBOLS = {
-    "wheel": [arc(0.5, 0.5, 0.32, 0, 2 * math.pi), *SPOKES],
-    "wave": [[(0.1 + 0.04 * n, 0.5 + 0.2 * math.sin(0.2 * math.pi * n)) for n in range(21)]],
-    "fork": [[(0.5, 0.85), (0.5, 0.45), (0.5, 0.2)], arc(0.5, 0.2, 0.25, 0, math.pi)],
-}
-
-
-@contextmanager
-def served(roster, sets):
-    """Where the page is."""
-    server = server_of(roster, sets)
-    with listen(0) as taken:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
-        thread.start()
-        yield f"http://127.0.0.1:{taken.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
@@ -87,31 +59,6 @@ def opened(browser, url, width=1280, scheme="light", **options):
     assert said == []
     assert [each for each in asked if not each.startswith(url)] == []
     context.close()
-
-
-def draw(tab, strokes, rng):
-    """With the mouse, never twice the same: another place, size, slant, and a shaking hand."""
-    box = tab.locator("#paper").bounding_box()
-    size, turn = rng.uniform(0.75, 1.05), rng.uniform(-0.12, 0.12)
-    off_x, off_y = rng.uniform(0.42, 0.58), rng.uniform(0.42, 0.58)
-    for stroke in strokes:
-        for n, (x, y) in enumerate(stroke):
-            across, down = x - 0.5 + rng.gauss(0, 0.008), y - 0.5 + rng.gauss(0, 0.008)
-            turned_x = across * math.cos(turn) - down * math.sin(turn)
-            turned_y = across * math.sin(turn) + down * math.cos(turn)
-            place = off_x + size * turned_x, off_y + size * turned_y
-            tab.mouse.move(box["x"] + box["width"] * place[0], box["y"] + box["height"] * place[1])
-            if n == 0:
-                tab.mouse.down()
-        tab.mouse.up()
-
-
-def teach(tab, name, rng, strokes=None):
-    draw(tab, strokes or SYMBOLS[name], rng)
-    tab.fill("#name", name)
-    tab.click("#teach")
-    told = "name => document.getElementById('note').textContent.includes(`“${name}”`)"
-    tab.wait_for_function(told, arg=name)
 
 
 def shown(tab) -> dict[str, int]:
@@ -270,11 +217,11 @@ def test_the_switch_shows_another_learner_of_the_same_lesson(browser, url):
     with opened(browser, url) as tab:
         teach(tab, "wheel", rng)
         teach(tab, "wave", rng)
-        assert tab.inner_text("#growth") == "always the same"
+        assert tab.inner_text("#growth") == "+ 0\u00a0B an example"
         held = tab.inner_text("#bytes")
         tab.get_by_text("transformer", exact=True).click()
-        assert tab.inner_text("#growth") == "128 B an example"
-        assert tab.inner_text("#bytes") == "256 B" != held
+        assert tab.inner_text("#growth") == "+ 128\u00a0B an example"
+        assert tab.inner_text("#bytes") == "256\u00a0B" != held
         assert tab.inner_text("#examples") == "2"
         draw(tab, SYMBOLS["wheel"], rng)
         assert settled(tab) in ("wheel", "wave")

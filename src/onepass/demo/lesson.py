@@ -67,10 +67,6 @@ def answers(learner: ContinualClassifier, image: bytes) -> tuple[list[tuple[Labe
     return sorted(shares.items(), key=lambda item: -item[1])[:BEST], seconds
 
 
-def held_bytes(learner: ContinualClassifier) -> int:
-    return learner.state_bytes_ if learner.__sklearn_is_fitted__() else 0
-
-
 def _taught(
     name: str, learner: ContinualClassifier, examples: Sequence[Example]
 ) -> ContinualClassifier:

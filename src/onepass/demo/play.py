@@ -10,7 +10,6 @@ from jaxtyping import UInt8
 
 from onepass.benchmarks.glyphs import CLASSES, FIRST, Glyphs
 from onepass.data import Store, open_store, what_is_missing
-from onepass.demo.lesson import held_bytes
 from onepass.demo.roster import Entry
 from onepass.estimators.classifier import ContinualClassifier
 
@@ -94,4 +93,4 @@ def next_symbol(play: Play) -> tuple[Play, Asked]:
     asked = play.drawings[:count, SHOTS:]
     found = learner.predict(asked.reshape(-1, *asked.shape[2:])).reshape(count, -1)
     wrong = (found != np.arange(count)[:, None]).sum(1)
-    return Play(learner, play.drawings, count), Asked(wrong.tolist(), held_bytes(learner))
+    return Play(learner, play.drawings, count), Asked(wrong.tolist(), learner.state_bytes_)

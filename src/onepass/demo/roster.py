@@ -16,7 +16,8 @@ from onepass.targets import Classes
 class Entry(NamedTuple):
     learner: Learner
     x_shape: tuple[int, ...]
-    growth: int  # bytes that one more example of a known symbol adds
+    empty: int  # bytes of a state that has seen nothing
+    growth: int  # that one more example of a known symbol adds
     room: int | None  # symbols that it can tell apart; None for any number
 
     def start(self) -> ContinualClassifier:
@@ -57,7 +58,8 @@ def _entry(name: str) -> Entry:
         estimator.learn_one(blank, "")
         sizes.append(estimator.state_bytes_)
     estimator.predict_proba_one(blank)
-    return Entry(learner, x_shape, sizes[1] - sizes[0], _room(learner))
+    growth = sizes[1] - sizes[0]
+    return Entry(learner, x_shape, sizes[0] - growth, growth, _room(learner))
 
 
 def _room(learner: Learner) -> int | None:

@@ -17,7 +17,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from onepass.demo import limits
 from onepass.demo.guard import Guard, Refused
-from onepass.demo.lesson import Example, Lesson, answers, empty_lesson, held_bytes, taught, without
+from onepass.demo.lesson import Example, Lesson, answers, empty_lesson, taught, without
 from onepass.demo.play import QUERIES, SHOTS, Play, SymbolSet, next_symbol
 from onepass.demo.roster import Roster
 from onepass.demo.sessions import Clock, Session, Sessions
@@ -154,8 +154,8 @@ async def about(demo: Here) -> Json:
 async def lesson(demo: Here, visitor: Visitor) -> Json:
     """All that was taught, drawings included."""
     if visitor is None:
-        return _summary(empty_lesson(demo.roster), False, True)
-    return _summary(visitor.lesson, bool(visitor.past), True)
+        return _summary(demo, empty_lesson(demo.roster), False, True)
+    return _summary(demo, visitor.lesson, bool(visitor.past), True)
 
 
 @router.post("/ask")
@@ -179,17 +179,17 @@ async def teach(
         example = Example(session.count, shown.label, shown.image)
         session.change(await _work(demo, taught, session.lesson, example))
         session.count += 1
-        return _summary(session.lesson, True)
+        return _summary(demo, session.lesson, True)
 
 
 @router.post("/undo")
-async def undo(visitor: Visitor) -> Json:
+async def undo(demo: Here, visitor: Visitor) -> Json:
     if visitor is None:
         raise Refused(409, "there is nothing to undo")
     async with visitor.lock:
         if not visitor.undo():
             raise Refused(409, "there is nothing to undo")
-        return _summary(visitor.lesson, bool(visitor.past))
+        return _summary(demo, visitor.lesson, bool(visitor.past))
 
 
 @router.post("/forget")
@@ -201,16 +201,16 @@ async def forget(named: Named, demo: Here, visitor: Visitor) -> Json:
         if all(example.label != named.label for example in visitor.lesson.examples):
             raise unknown
         visitor.change(await _work(demo, without, visitor.lesson, named.label, demo.roster))
-        return _summary(visitor.lesson, True)
+        return _summary(demo, visitor.lesson, True)
 
 
 @router.post("/clear")
 async def clear(demo: Here, visitor: Visitor) -> Json:
     if visitor is None:
-        return _summary(empty_lesson(demo.roster), False)
+        return _summary(demo, empty_lesson(demo.roster), False)
     async with visitor.lock:
         visitor.change(empty_lesson(demo.roster))
-        return _summary(visitor.lesson, True)
+        return _summary(demo, visitor.lesson, True)
 
 
 @router.post("/play")
@@ -243,16 +243,17 @@ def _chosen(field: str, name: str, there: dict[str, Any]) -> str:
     return name
 
 
-def _summary(lesson: Lesson, undo: bool, images: bool = False) -> Json:
+def _summary(demo: Demo, lesson: Lesson, undo: bool, images: bool = False) -> Json:
     examples = [{"number": each.number, "label": each.label} for each in lesson.examples]
     if images:
         for told, each in zip(examples, lesson.examples, strict=True):
             told["image"] = _text(each.image)
-    models = {
-        name: {"bytes": held_bytes(learner), "ms": 1_000 * lesson.seconds.get(name, 0.0)}
-        for name, learner in lesson.learners.items()
+    held = {
+        name: lesson.learners[name].state_bytes_ if examples else entry.empty
+        for name, entry in demo.roster.items()
     }
-    return {"examples": examples, "undo": undo, "models": models}
+    ms = {name: 1_000 * seconds for name, seconds in lesson.seconds.items()}
+    return {"examples": examples, "undo": undo, "bytes": held, "ms": ms}
 
 
 def _text(content: bytes) -> str:

@@ -4,7 +4,7 @@ import { show } from "./paper.js";
 
 const WIDTH = 520, HEIGHT = 250;
 const LEFT = 52, RIGHT = 58, TOP = 12, BOTTOM = 34;
-export const percent = (share) => `${Math.round(100 * share)} %`;
+export const percent = (share) => `${Math.round(100 * share)} %`;
 
 function element(name, attributes, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);

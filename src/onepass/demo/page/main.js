@@ -39,8 +39,8 @@ function drawn(penLifted) {
 }
 
 function seen() {
-  if (paper.empty) show(part("seen"), new Uint8Array(SIDE * SIDE).fill(255), SIDE);
-  else show(part("seen"), bitmap(paper.strokes), SIDE);
+  part("seen").closest("figure").hidden = paper.empty;
+  if (!paper.empty) show(part("seen"), bitmap(paper.strokes), SIDE);
 }
 
 async function ask() {
@@ -147,7 +147,7 @@ async function fetchLesson() {
 // everything that follows from the lesson
 
 function render(added) {
-  const { examples, undo, models } = lesson;
+  const { examples, undo } = lesson;
   const groups = Map.groupBy(examples, ({ label }) => label);
   part("strip").replaceChildren(...[...groups].map(([label, group]) => symbol(label, group, label === added)));
   part("empty").hidden = examples.length > 0;
@@ -156,9 +156,9 @@ function render(added) {
   part("examples").textContent = String(examples.length);
   part("symbols").textContent = groups.size === 1 ? "of 1 symbol" : `of ${groups.size} symbols`;
   const { growth } = about.models.find(({ name }) => name === model);
-  part("bytes").textContent = bytes(models[model].bytes);
-  part("growth").textContent = growth ? `${bytes(growth)} an example` : "always the same";
-  part("learned").textContent = models[model].ms ? milliseconds(models[model].ms) : "–";
+  part("bytes").textContent = bytes(lesson.bytes[model]);
+  part("growth").textContent = `+ ${bytes(growth)} an example`;
+  part("learned").textContent = model in lesson.ms ? milliseconds(lesson.ms[model]) : "–";
   if (paper.empty) showAnswers([]);
 }
 
@@ -183,12 +183,12 @@ function symbol(label, group, isNew) {
 }
 
 function bytes(count) {
-  if (count < 1000) return `${count} B`;
-  return count < 1e6 ? `${(count / 1e3).toPrecision(3)} kB` : `${(count / 1e6).toPrecision(3)} MB`;
+  if (count < 1000) return `${count} B`;
+  return count < 1e6 ? `${(count / 1e3).toPrecision(3)} kB` : `${(count / 1e6).toPrecision(3)} MB`;
 }
 
 function milliseconds(ms) {
-  return ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`;
+  return ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`;
 }
 
 // an alphabet, symbol by symbol
