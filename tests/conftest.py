@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +14,17 @@ from jaxtyping import install_import_hook
 
 # every shape and type that a signature promises is checked while the tests run; but not on a card,
 # where steps are compiled, and no compiler sees through the checks
-on_card = torch.cuda.is_available()
-with nullcontext() if on_card else install_import_hook("onepass", "beartype.beartype"):
-    from onepass import bench, checks, cost, describe, quickstart, training  # noqa: F401
-    from onepass.config import Component, Config
+if not torch.cuda.is_available():
+    with install_import_hook("onepass", "beartype.beartype"):
+        from onepass import bench, checks, cost, describe, quickstart  # noqa: F401
 
-    # not the estimators themselves: scikit-learn has them take anything, and complain later
-    from onepass.estimators import inputs, plain, storage  # noqa: F401
+        # not the estimators themselves: scikit-learn has them take anything, and complain later
+        from onepass.estimators import inputs, plain, storage  # noqa: F401
+from onepass import training
+
 # typer calls commands its own way
-from onepass.__main__ import main  # noqa: E402
+from onepass.__main__ import main
+from onepass.config import Component, Config
 
 # tests share the machine: one thread each, or they wait for each other
 torch.set_num_threads(1)
@@ -60,6 +61,24 @@ FLAGS = [
 def tiny() -> Callable[..., Config]:
     """A config that trains in a blink; `tiny(steps=20)` changes a setting."""
     return lambda **changes: replace(TINY, **changes)
+
+
+@pytest.fixture(scope="session")
+def novices(tiny, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Folders of runs that have learned next to nothing: a constant state, and one that grows."""
+    small = {"norm": "group", "encoder": "cnn_small"}
+    growing = {"width": 16, "layers": 1, "heads": 2, "vocabulary": 8}
+    learners = {
+        "pn": Component("pn", small),
+        "transformer": Component(
+            "transformer", small | growing | {"tokens": "joint", "positions": False}
+        ),
+    }
+    made = tmp_path_factory.mktemp("novices")
+    for name, learner in learners.items():
+        config = tiny(benchmark=Component("glyphs"), learner=learner, steps=2)
+        training.train(config, made / name, "cpu", lambda line: None)
+    return {name: str(made / name) for name in learners}
 
 
 @pytest.fixture

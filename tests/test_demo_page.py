@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from onepass.config import Component, override
+from onepass.config import override
 from onepass.models import export
 from onepass.recipes import make_config
 from onepass.training import train
@@ -23,23 +23,13 @@ from onepass.demo import play
 from onepass.demo.play import SymbolSet
 from onepass.demo.roster import open_roster
 
-SMALL = {"width": 16, "layers": 1, "heads": 2, "norm": "group", "encoder": "cnn_small"}
-FREE = {"tokens": "joint", "positions": False, "vocabulary": 8}
-LEARNERS = {
-    "pn": Component("pn", {"encoder": "cnn_small", "norm": "group"}),
-    "transformer": Component("transformer", SMALL | FREE),
-}
 SETS = {play.GLYPHS: SymbolSet(play.GLYPHS, 4)}
 
 
 @pytest.fixture(scope="module")
-def url(tiny, tmp_path_factory):
+def url(novices):
     """With models that have learned next to nothing."""
-    folder = tmp_path_factory.mktemp("runs")
-    for name, learner in LEARNERS.items():
-        config = tiny(benchmark=Component("glyphs"), learner=learner, steps=2)
-        train(config, folder / name, "cpu", lambda line: None)
-    with served(open_roster([str(folder / name) for name in LEARNERS]), SETS) as url:
+    with served(open_roster(list(novices.values())), SETS) as url:
         yield url
 
 
@@ -305,9 +295,8 @@ def test_fifty_megabytes_are_refused_whole_and_in_parts(url, parts):
 
 
 @pytest.mark.slow
-def test_the_command_serves_until_it_is_told_to_stop(tiny, tmp_path):
-    config = tiny(benchmark=Component("glyphs"), learner=LEARNERS["pn"], steps=2)
-    train(config, tmp_path / "run", "cpu", lambda line: None)
+def test_the_command_serves_until_it_is_told_to_stop(novices, tmp_path):
+    (tmp_path / "run").symlink_to(novices["pn"])
     command = [sys.executable, "-m", "onepass", "demo", "run", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, cwd=tmp_path, text=True, **pipes)

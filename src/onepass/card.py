@@ -6,6 +6,7 @@ from typing import Any
 from onepass.benchmarks.base import Benchmark
 from onepass.data import READERS
 from onepass.learner import Learner, count_parameters
+from onepass.tables import amount, markdown_table
 from onepass.targets import Classes
 
 FRONT = """---
@@ -99,19 +100,17 @@ def _score(score: dict[str, Any], is_class: bool) -> str:
     if score["error"] is None:
         return "-"
     scale, digits = (100, 2) if is_class else (1, 4)
-    return f"{scale * score['error']:.{digits}f} +- {scale * score['stderr']:.{digits}f}"
+    return amount(scale * score["error"], scale * score["stderr"], digits)
 
 
 def _limits(learner: Learner) -> str:
     lines = ["- It learns what is like its meta-training data. Of anything else, expect less."]
     if isinstance(learner.target, Classes):
-        codes = learner.target.outputs**learner.target.length
-        lines.append(f"- Its codes hold {codes:,} classes.")
+        lines.append(f"- Its codes hold {learner.target.codes:,} classes.")
     lines.append("- Errors are over classes it was not meta-trained on, yet drawn like those.")
     return "\n".join(lines)
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
     head, *body = rows
-    lines = [head, ("---",) * len(head), *body]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(head, body).rstrip()

@@ -36,8 +36,9 @@ def sweep(
 
     configs = load_configs(file)
     failed = _run(configs, out, device, jobs, per_card, ray)
-    report_failures(failed, len(jobs_of(configs, out)))
-    print(f"{len(jobs_of(configs, out))} run(s) in {out}")
+    runs = len(jobs_of(configs, out))
+    report_failures(failed, runs)
+    print(f"{runs} run(s) in {out}")
 
 
 def reproduce(

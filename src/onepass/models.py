@@ -72,7 +72,7 @@ def open_folder(path: Path) -> tuple[Learner, tuple[int, ...]]:
         }:
             raise RuntimeError("its tensors are not those that the config describes")
         learner = LEARNERS.build(name, described.x_shape, target, **options)
-        learner.load_state_dict({key: _full(tensor) for key, tensor in weights.items()})
+        learner.load_state_dict(weights)
     except FileNotFoundError as error:
         raise ValueError(f"{path} has no {WEIGHTS}") from error
     except (SafetensorError, RuntimeError) as error:
@@ -108,10 +108,6 @@ def _own_files() -> set[str]:
 def _kept(tensor: torch.Tensor, half: bool) -> torch.Tensor:
     kind = torch.float16 if half and tensor.is_floating_point() else tensor.dtype
     return tensor.detach().cpu().to(kind).contiguous()
-
-
-def _full(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.float() if tensor.dtype == torch.float16 else tensor
 
 
 def _target_to_json(target: Target) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Scores and speeds as a person reads them, always with their standard error or spread."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -205,3 +206,20 @@ def prefixed(number: float | None) -> str:
             return f"{value:.3g} {letter}"
         value /= 1_000
     return f"{value:,.3g} T"
+
+
+def amount(mean: float | None, spread: float | None, digits: int) -> str:
+    """`12.88 +- 0.14`, or a dash."""
+    if mean is None:
+        return "-"
+    return tidy(mean, digits) + ("" if spread is None else f" +- {spread:.{digits}f}")
+
+
+def tidy(value: float, digits: int, sign: str = "") -> str:
+    # what rounds to nothing is not below 0
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

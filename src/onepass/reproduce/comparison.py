@@ -10,6 +10,7 @@ from typing import Any
 from onepass.reproduce.paper import FULL_STEPS, Published
 from onepass.reproduce.rows import Row, departures, essence, recorded
 from onepass.statistics import Result, Spread, over_seeds, paired
+from onepass.tables import amount, markdown_table, tidy
 
 RULE = """*Reproduced* means within 2 of the paper's standard deviations (a printed 0.0 counts as
 0.05, the most it can be), or within 5 % of its figure and within 1 point of error. Otherwise a run
@@ -144,13 +145,6 @@ def pairs(lines: Sequence[Line]) -> list[dict[str, Any]]:
     return found
 
 
-def amount(mean: float | None, spread: float | None, digits: int) -> str:
-    """`12.88 +- 0.14`, or a dash."""
-    if mean is None:
-        return "-"
-    return _tidy(mean, digits) + ("" if spread is None else f" +- {spread:.{digits}f}")
-
-
 def our_cell(line: Line, split: str) -> str:
     """Mean and the spread that there is: over seeds, or over episodes where there is one seed."""
     ours = line.ours(split)
@@ -168,17 +162,7 @@ def in_their_std(line: Line) -> str:
 
 
 def signed(value: float | None, digits: int) -> str:
-    return "-" if value is None else _tidy(value, digits, "+")
-
-
-def _tidy(value: float, digits: int, sign: str = "") -> str:
-    # what rounds to nothing is not below 0
-    return f"{round(value, digits) + 0.0:{sign}.{digits}f}"
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return "-" if value is None else tidy(value, digits, "+")
 
 
 Columns = dict[str, Callable[[Line], str]]

@@ -12,7 +12,6 @@ from onepass.reproduce.comparison import (
     cost_columns,
     filled,
     in_their_std,
-    markdown_table,
     our_cell,
     pairs,
     pairs_table,
@@ -28,6 +27,7 @@ from onepass.reproduce.kept import (
 from onepass.reproduce.losses import Forgotten, losses, losses_table
 from onepass.reproduce.rows import TABLES, TITLES, VIEWS, Row, departures, essence, recorded
 from onepass.statistics import Result
+from onepass.tables import markdown_table
 
 HEAD = f"""# Results
 

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from onepass.forgetting import Forgetting, together
-from onepass.reproduce.comparison import Line, amount, markdown_table
+from onepass.reproduce.comparison import Line
 from onepass.statistics import Spread
+from onepass.tables import amount, markdown_table
 
 Forgotten = dict[str, Any]  # the content of a forgetting.json
 
