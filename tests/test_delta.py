@@ -74,3 +74,31 @@ def test_interleaved_tokens_need_positions(tiny):
     config = tiny(learner=Component("transformer", {"positions": False}))
     with pytest.raises(ValueError, match="which y belongs to which x: tokens=joint"):
         build(config)
+
+
+def test_tied_codes_are_interchangeable(tiny):
+    """Other vectors for the same codes, and the answers move with them."""
+    options = {"width": 16, "layers": 1, "heads": 2, "norm": "group", "tied": True}
+    config = tiny(
+        benchmark=Component("glyphs"),
+        learner=Component("sequence", options | {"vocabulary": 12, "encoder": "cnn_small"}),
+    )
+    torch.manual_seed(0)
+    benchmark, learner = build(config)
+    learner.eval()
+    episodes = draw(
+        benchmark, learner.target, "test", config.spec, 2, torch.Generator().manual_seed(0)
+    )
+    (before,) = probe(learner, episodes, [config.spec.length])
+    other = torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    renamed = episodes._replace(train=episodes.train._replace(y=other[episodes.train.y]))
+    with torch.no_grad():
+        learner.embed_y.weight[other] = learner.embed_y.weight.clone()
+    (after,) = probe(learner, renamed, [config.spec.length])
+    assert_close(after[..., other], before)
+
+
+def test_only_classes_have_codes_to_tie(tiny):
+    config = tiny(learner=Component("transformer", {"tied": True}))
+    with pytest.raises(ValueError, match=r"tied=true is for classes.*not for"):
+        build(config)

@@ -20,6 +20,7 @@ VARIANTS = {
     "anml-segments": ("anml", TINY_CNN | {"segment": 5}),
     "online": ("online", {"encoder": "auto", "width": 16}),
     "delta": ("sequence", SMALL | dict(mixer="delta", tokens="joint", positions=False)),
+    "tied": ("sequence", SMALL | dict(mixer="delta", tied=True, vocabulary=30)),
     "oml-three-layers": ("oml", {"hidden": 8, "layers": 3, "encoder": "cnn_small"}),
     "gemcl-published": ("gemcl", {"width": 16, "density": "published"}),
     "gemcl-map": ("gemcl", {"width": 16, "density": "map"}),

@@ -98,10 +98,10 @@ def symbols(benchmark: str, learner: str) -> Config:
     """Learners to ship: any number of classes and examples in any order, asked at any time.
 
     onepass train symbols sequence --recipe symbols mixer=delta precision=bf16
-    Tokens are joint and have no positions, so that no stream is too long; 1,024 codes.
+    Tokens are joint and have no positions, so that no stream is too long; 1,024 tied codes.
     """
     wide: dict[str, Any] = {"width": 256, "heads": 4, "block_norm": "layer", "vocabulary": 1_024}
-    wide |= {"tokens": "joint", "positions": False, "dropout": 0.0}
+    wide |= {"tokens": "joint", "positions": False, "tied": True, "dropout": 0.0}
     options = {key: value for key, value in wide.items() if key in LEARNERS.options(learner)}
     return Config(
         Component(benchmark),

@@ -4,9 +4,10 @@ The stream x1, y1, x2, y2, ... becomes tokens; a query is one more x, read from 
 """
 
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from onepass.encoders import Encoder, Norm, make_embedder
@@ -32,7 +33,10 @@ class Interleaved(nn.Module):
 
 
 class Joint(nn.Module):
-    """One token per example, the sum of what x and y say; a query is a token whose y is unknown."""
+    """One token per example, half of it x and half of it y; a query is a token whose y is unknown.
+
+    Halves and not a sum: of many codes in few dimensions no product could take x out of the sum.
+    """
 
     def __init__(self, width: int, target: Target):
         super().__init__()
@@ -41,13 +45,15 @@ class Joint(nn.Module):
                 f"joint tokens hold codes of 1 token, and code_length is {target.tokens}"
             )
         self.per_example = 1
-        self.unknown = nn.Parameter(torch.zeros(width))
+        self.x, self.y = (nn.Linear(width, width // 2) for _ in range(2))
+        self.unknown = nn.Parameter(torch.zeros(width // 2))
 
     def stream(self, z: Tensor, y: Tensor) -> Tensor:
-        return z + y[:, :, 0]
+        return torch.cat([self.x(z), self.y(y[:, :, 0])], -1)
 
     def queries(self, z: Tensor, answers: Tensor) -> Tensor:
-        return (z + self.unknown)[:, :, None]
+        x = self.x(z)
+        return torch.cat([x, self.unknown.to(x.dtype).expand_as(x)], -1)[:, :, None]
 
 
 class SequenceLearner(Learner):
@@ -58,12 +64,13 @@ class SequenceLearner(Learner):
         tokens: Interleaved | Joint,
         mixer: Mixer,
         norm: Norm = "batch",
+        tied: bool = False,
     ):
         super().__init__()
         self.encoder, self.target, self.tokens, self.mixer = encoder, target, tokens, mixer
-        self.tokens_per_example = tokens.per_example
+        self.tokens_per_example, self.tied = tokens.per_example, tied
         self.embed_y = target.embedding(encoder.features, norm)
-        self.head = nn.Linear(encoder.features, target.outputs)
+        self.head = nn.Linear(encoder.features, encoder.features if tied else target.outputs)
 
     def encode_y(self, y):
         return self.embed_y(y)
@@ -76,10 +83,10 @@ class SequenceLearner(Learner):
         return state
 
     def predict(self, state, z):
-        return self.head(self.mixer.peek(self._alone(z), state))[:, :, 0]
+        return self._answer(self.mixer.peek(self._alone(z), state))[:, :, 0]
 
     def spell(self, state, z, answers):
-        return self._spelled(self.head(self.mixer.peek(self.tokens.queries(z, answers), state)))
+        return self._spelled(self._answer(self.mixer.peek(self.tokens.queries(z, answers), state)))
 
     def score(self, state, z, codes):
         if self.target.tokens == 1:
@@ -93,7 +100,7 @@ class SequenceLearner(Learner):
         own = None if own is None else own.repeat_interleave(per_example, dim=2)
         stop = None if stop is None else stop * per_example
         asked = self.mixer.ask(stream, queries, stop, own)
-        return self._spelled(self.head(asked.queries)), asked.guidance
+        return self._spelled(self._answer(asked.queries)), asked.guidance
 
     def read_weights(self, encoded):
         stream = self.tokens.stream(encoded.z, encoded.y)
@@ -107,6 +114,14 @@ class SequenceLearner(Learner):
     def _alone(self, z: Tensor) -> Tensor:
         """Queries with nothing of their answer given."""
         return self.tokens.queries(z, z.new_zeros(*z.shape[:2], 1, z.shape[-1]))
+
+    def _answer(self, mixed: Tensor) -> Tensor:
+        """Scores of all outputs; tied, by how like the vector of each code the answer is."""
+        answer = self.head(mixed)
+        if not self.tied:
+            return answer
+        codes = cast(Tensor, self.embed_y.weight)
+        return F.linear(answer, codes) * answer.shape[-1] ** -0.5
 
     def _spelled(self, logits: Tensor) -> Tensor:
         return logits if self.target.tokens > 1 else logits[:, :, 0]
@@ -136,8 +151,12 @@ def sequence(
     positions: bool = True,
     vocabulary: Natural = 0,
     code_length: Positive = 1,
+    tied: bool = False,
 ) -> SequenceLearner:
     """Any mixer, stacked. `hidden` 0 is twice the width; `vocabulary` 0 is one token per class.
+
+    `tied` answers are compared with the vectors that codes are read as: what is learned of one code
+    holds for all, which pays where there are many.
 
     Without `positions` no stream is too long for what was meta-trained; then tokens must be joint,
     since nothing else would say which y belongs to which x.
@@ -148,6 +167,8 @@ def sequence(
         raise ValueError(f"width is {width}; the position code needs an even one")
     if isinstance(target, Classes):
         target = target.coded(vocabulary, code_length)
+    elif tied:
+        raise ValueError(f"tied=true is for classes, whose codes have vectors, not for {target}")
     options, hidden = mixer_options or {}, hidden or 2 * width
     if "heads" in MIXERS.options(mixer):
         options = {"heads": heads, **options}
@@ -162,6 +183,7 @@ def sequence(
         form(width, target),
         Stack([*([Position(width)] if positions else []), *blocks]),
         norm,
+        tied,
     )
 
 
