@@ -106,16 +106,12 @@ def _read(
     # chunks are a token or a few: sums of products, which no matrix unit would do faster
     own = (q[..., :, None, :] * k[..., None, :, :]).sum(-1)
     own = own.masked_fill(own.new_ones(chunk, chunk, dtype=torch.bool).triu(1), -torch.inf)
-    # a softmax over both without laying them side by side; in full precision also under autocast
-    past, own = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in (past, own))
-    largest = own.detach().amax(-1, keepdim=True)
-    if past.shape[-1]:
-        largest = torch.maximum(largest, past.detach().amax(-1, keepdim=True))
-    on_past, on_own = (past - largest).exp(), (own - largest).exp()
-    total = on_past.sum(-1) + on_own.sum(-1)
-    mixed = torch.einsum("bhlt,bhtk->bhlk", on_past.flatten(2, 3).to(v.dtype), state.values)
-    mixed = mixed + (on_own[..., None] * v[..., None, :, :]).sum(-2).flatten(2, 3)
-    return (mixed / total.flatten(2, 3)[..., None]).to(v.dtype), past
+    # side by side: of a softmax over two tensors Triton fails to compile the kernels
+    full = torch.promote_types(v.dtype, torch.float32)  # also under autocast
+    weights = torch.cat([past, own], -1).softmax(-1, dtype=full).to(v.dtype)
+    on_past, on_own = weights.split([past.shape[-1], chunk], -1)
+    mixed = torch.einsum("bhlt,bhtk->bhlk", on_past.flatten(2, 3), state.values)
+    return mixed + (on_own[..., None] * v[..., None, :, :]).sum(-2).flatten(2, 3), past.to(full)
 
 
 def _misplaced(logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
