@@ -532,8 +532,9 @@ def test_mistakes_at_the_command_are_one_line(answer, monkeypatch, tiny, tmp_pat
         ended = answer("demo", *arguments)
         assert ended.returncode == 2
         assert ended.stdout == ""
-        (line,) = ended.stderr.strip().splitlines()
-        return line
+        said = ended.stderr.strip().splitlines()
+        assert len(said) == 1, said
+        return said[0]
 
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: pytest.fail("it was served"))
     train(tiny(steps=1), tmp_path / "sine", "cpu", lambda line: None)

@@ -1,6 +1,5 @@
 """The code and the commands in README and docs work as they stand."""
 
-import json
 import re
 import shlex
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from onepass.reproduce.kept import read_results
 from onepass.reproduce.ledger import write_ledger
 
 ROOT = Path(__file__).parent.parent
@@ -117,16 +117,16 @@ def test_the_results_page_is_what_the_results_make(tmp_path):
     assert (ROOT / "docs/results.md").read_text() == made, "make it anew: onepass ledger"
 
 
-RESULTS = [path for path in (ROOT / "results").glob("*.json") if "forgetting" not in path.suffixes]
+RESULTS = read_results(ROOT / "results")
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS), ids=lambda path: path.stem)
-def test_every_result_is_of_a_known_commit_on_the_card(path):
-    result = json.loads(path.read_text())
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_result_is_of_a_known_commit_on_the_card(name):
+    result = RESULTS[name]
     # a fresh network for each episode needs no card
     assert result["device"] in ("NVIDIA H200", *(["cpu"] if result["learner"] == "offline" else []))
     assert len(result["commit"]) == 40
-    assert path.name in (ROOT / "docs/results.md").read_text()
+    assert name in (ROOT / "docs/results.md").read_text()
 
 
 @pytest.mark.parametrize("target", ["quickstart", "test", "test-slow", "format"])

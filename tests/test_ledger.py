@@ -62,6 +62,23 @@ def test_the_ledger_has_costs_and_what_runs_lose(tmp_path):
         keep_run(tmp_path / "runs" / "small", tmp_path / "results")
 
 
+def test_the_ledger_has_scores_on_other_data(tmp_path):
+    result = made(row_of("table1", "omniglot", "pn"), 0, [0.02, 0.04])
+    folder = tmp_path / "runs" / "pn"
+    write_json(folder / "result.json", result)
+    asked = {"split": "test", "tasks": 5, "shots": 1} | result["meta_test"]
+    for name, error in (("omniglot", 0.5), ("kanji", 0.071)):
+        score = asked | {"benchmark": name, "error": error, "stderr": 0.002, "episodes": 1_024}
+        write_json(folder / "evaluations" / f"{name}.json", score)
+    keep_run(folder, tmp_path / "results")
+    assert write_ledger(tmp_path / "results", tmp_path / "page.md") == 1
+    page = (tmp_path / "page.md").read_text()
+    (line,) = [line for line in page.splitlines() if "kanji, meta-test" in line]
+    assert line.startswith("| omniglot | pn | 50,000 | kanji, meta-test | 5 x 1 | 1,024 |")
+    assert "| 7.10 +- 0.20 | 3.00 +- 1.00 | [json](results/pn.elsewhere.json) |" in line
+    assert "| omniglot, meta-test |" not in page
+
+
 def test_what_is_changed_stands_beside_the_same_question_without_it():
     instead = Scale(instead=(("casia", "kanji"),))
     plain, rotated = (

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from onepass.config import from_json
 from onepass.reproduce.losses import Forgotten
@@ -11,11 +12,15 @@ from onepass.run import Run
 from onepass.statistics import Result
 
 STAND_IN = "kanji"  # for the data that few people hold
-FORGETTING = ".forgetting.json"  # the end of the name of what a run loses, beside its result
+# ends of the names of what lies beside a result: what the run loses, how it does on other data
+FORGETTING, ELSEWHERE = ".forgetting.json", ".elsewhere.json"
 
 
 def keep_run(path: Path, results: Path) -> None:
-    """Its result, and what it loses where that was measured, under the name of its folder."""
+    """Its result, what it loses and how it does on other data where that was measured.
+
+    All under the name of its folder.
+    """
     run, kept, name = Run(path), Run(results), path.resolve().name
     result = run.read("result.json")
     if kept.has(f"{name}.json") and kept.read(f"{name}.json") != result:
@@ -23,6 +28,9 @@ def keep_run(path: Path, results: Path) -> None:
     kept.write(f"{name}.json", result)
     if run.has("forgetting.json"):
         kept.write(f"{name}{FORGETTING}", run.read("forgetting.json"))
+    scores = [json.loads(file.read_text()) for file in sorted(path.glob("evaluations/*.json"))]
+    if others := [score for score in scores if score["benchmark"] != result["benchmark"]]:
+        kept.write(f"{name}{ELSEWHERE}", others)
 
 
 def read_results(folder: Path) -> dict[str, Result]:
@@ -31,7 +39,7 @@ def read_results(folder: Path) -> dict[str, Result]:
         raise ValueError(f"there is no folder {folder} with results")
     found = {}
     for path in sorted(folder.glob("*.json")):
-        if path.name.endswith(FORGETTING):
+        if path.name.endswith((FORGETTING, ELSEWHERE)):
             continue
         try:
             found[path.name] = json.loads(path.read_text())
@@ -43,8 +51,17 @@ def read_results(folder: Path) -> dict[str, Result]:
 
 def read_forgetting(folder: Path) -> dict[str, Forgotten]:
     """What later tasks cost earlier ones, by the file name of the result."""
-    names = [path.name.removesuffix(FORGETTING) for path in sorted(folder.glob(f"*{FORGETTING}"))]
-    return {f"{name}.json": Run(folder).read(f"{name}{FORGETTING}") for name in names}
+    return _beside(folder, FORGETTING)
+
+
+def read_elsewhere(folder: Path) -> dict[str, list[Result]]:
+    """Scores on other data than a run's own, by the file name of the result."""
+    return _beside(folder, ELSEWHERE)
+
+
+def _beside(folder: Path, ending: str) -> dict[str, Any]:
+    names = [path.name.removesuffix(ending) for path in sorted(folder.glob(f"*{ending}"))]
+    return {f"{name}.json": Run(folder).read(f"{name}{ending}") for name in names}
 
 
 def read_reasons(folder: Path) -> dict[str, str]:

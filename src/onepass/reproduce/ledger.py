@@ -17,8 +17,10 @@ from onepass.reproduce.comparison import (
     pairs_table,
     paper_cell,
 )
+from onepass.reproduce.kept import ELSEWHERE as ENDING
 from onepass.reproduce.kept import (
     all_rows,
+    read_elsewhere,
     read_forgetting,
     read_reasons,
     read_results,
@@ -57,6 +59,9 @@ The error of a task after all later ones minus its error right after it was lear
 meta-trained with queries in the middle of the stream (OML: at its end). The paper has curves and no
 figures.
 """
+ELSEWHERE = """
+The same weights, asked about data of which meta-training saw nothing.
+"""
 
 
 def ledger(
@@ -64,6 +69,7 @@ def ledger(
     reasons: dict[str, str],
     link: str = "../results",
     forgotten: dict[str, Forgotten] | None = None,
+    elsewhere: dict[str, list[Result]] | None = None,
 ) -> str:
     """The whole page; files are linked below `link`."""
     runs = {name: essence(recorded(result)) for name, result in results.items()}
@@ -76,6 +82,8 @@ def ledger(
         sections.append(f"\n## On the same episodes\n{PAIRED}\n{pairs_table(compared)}")
     if lost := _lost(results, runs, forgotten or {}):
         sections.append(f"\n## {TITLES['forgetting']}\n{LOST}\n{lost}")
+    if elsewhere:
+        sections.append(f"\n## On other data\n{ELSEWHERE}\n{_elsewhere(elsewhere, results, link)}")
     if left := [name for name in results if name not in placed]:
         sections.append(f"\n## Beyond the paper\n{BEYOND}\n{_beyond(left, results, link)}")
     if short:
@@ -179,6 +187,22 @@ def _lost(results: dict[str, Result], runs: dict[str, str], forgotten: dict[str,
     return losses_table(found) if found else ""
 
 
+def _elsewhere(elsewhere: dict[str, list[Result]], results: dict[str, Result], link: str) -> str:
+    header = ["meta-trained on", "learner", "steps", "asked about", "tasks x shots", "episodes"]
+    rows = []
+    for name, scores in elsewhere.items():
+        line = _own_line(results[name])
+        start = [line.row.benchmark, line.row.name, f"{line.steps:,}"]
+        for score in scores:
+            asked = f"{score['benchmark']}, meta-{score['split']}"
+            shape = [f"{score['tasks']} x {score['shots']}", f"{score['episodes']:,}"]
+            there = Line(line.row, (results[name] | {"meta_test": score},))
+            errors = [our_cell(each, "meta_test") for each in (there, line)]
+            file = name.removesuffix(".json") + ENDING
+            rows.append([*start, asked, *shape, *errors, _links([file], link)])
+    return markdown_table([*header, "error", "on its own", "file"], rows)
+
+
 def _beyond(left: list[str], results: dict[str, Result], link: str) -> str:
     header = ["benchmark", "tasks", "learner", "changed", "seed", "steps", "meta-test"]
     rows = []
@@ -255,6 +279,6 @@ def write_ledger(results: Path, page: Path) -> int:
     """Make the page anew; how many results it has."""
     found = read_results(results)
     link = os.path.relpath(results, page.parent)
-    forgotten = read_forgetting(results)
-    write_bytes(page, ledger(found, read_reasons(results), link, forgotten).encode())
+    beside = read_forgetting(results), read_elsewhere(results)
+    write_bytes(page, ledger(found, read_reasons(results), link, *beside).encode())
     return len(found)
