@@ -2,9 +2,15 @@
 
 Convolution of one channel, batch-norm and ReLU: what the convolution gives is 32 times as large as
 what it reads, and cheap to compute from it. So it is never written down: each pass computes it
-anew from the image, which leaves one write there and two reads back of the large tensor.
+anew from the image, which leaves one write there and one read back of the large tensor.
 
-    y = w * x        n = (y - mean) / sqrt(var + eps)        out = relu(gamma n + beta)
+    y = w . x        n = (y - mean) / sqrt(var + eps)        out = relu(gamma n + beta)
+
+with x the 9 pixels of a patch and a 1. All sums that batch-norm needs follow from two small ones:
+G = sum x x^T of the images there, S = sum x (slope by out)^T back, over all pixels of all images.
+
+    sum y = w . G_1        sum y^2 = w . G w        sum n x = (w . G + shift G_1) of scaled w
+    slope by w = gamma / sqrt(var + eps) (S - G_1 (mean slope) - (sum n x) (mean slope times n))
 """
 
 # triton comes with torch for CUDA alone, and its functions are no functions to a type-checker
@@ -15,14 +21,14 @@ import inspect
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 HAS_KERNEL = importlib.util.find_spec("triton") is not None
 PIXELS = 128  # at a time
 PROGRAMS = 1_056  # 8 for each of the 132 processors of a card; others differ little
-TAPS = 16  # 3 x 3, filled up to what matrix units take
+# 3 x 3 and a 1, filled up to what matrix units take; the place of the 1
+TAPS, CONSTANT = 16, 9
 
 if HAS_KERNEL:
     import triton
@@ -34,125 +40,144 @@ if HAS_KERNEL:
 
     @compiled
     def _patches(image, pixel, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TAPS: tl.constexpr):
-        tap = tl.arange(0, TAPS)
-        row = (pixel // WIDTH)[:, None] + (tap // 3 - 1)[None]
-        column = (pixel % WIDTH)[:, None] + (tap % 3 - 1)[None]
+        """Nine neighbours and a 1 for each pixel that is there, zeros for the others."""
+        tap, here = tl.arange(0, TAPS)[None], (pixel < HEIGHT * WIDTH)[:, None]
+        row = (pixel // WIDTH)[:, None] + tap // 3 - 1
+        column = (pixel % WIDTH)[:, None] + tap % 3 - 1
         inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
-        there = inside & (tap < 9)[None] & (pixel < HEIGHT * WIDTH)[:, None]
-        return tl.load(image + row * WIDTH + column, there, 0.0)
+        x = tl.load(image + row * WIDTH + column, inside & (tap < 9) & here, 0.0)
+        return tl.where((tap == 9) & here, 1.0, x)
 
     @compiled
-    def _sums(
-        x, weight, sums, images, CHANNELS: tl.constexpr,
+    def _gram(
+        x, sums, images,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
     ):  # fmt: skip
-        """Sum and sum of squares of each channel, one pair for each program."""
-        program, programs = tl.program_id(0), tl.num_programs(0)
-        channel, size = tl.arange(0, CHANNELS), HEIGHT * WIDTH
-        w = tl.load(weight + tl.arange(0, TAPS)[:, None] * CHANNELS + channel[None])
-        total = tl.zeros([PIXELS, CHANNELS], dtype=tl.float32)
-        square = tl.zeros([PIXELS, CHANNELS], dtype=tl.float32)
-        for image in range(program, images, programs):
-            for begin in range(0, size, PIXELS):
+        """G, a part of it for each program."""
+        program, tap = tl.program_id(0), tl.arange(0, TAPS)
+        total = tl.zeros([TAPS, TAPS], dtype=tl.float32)
+        for image in range(program, images, tl.num_programs(0)):
+            for begin in range(0, HEIGHT * WIDTH, PIXELS):
                 pixel = begin + tl.arange(0, PIXELS)
-                y = tl.dot(_patches(x + image * size, pixel, HEIGHT, WIDTH, TAPS), w)
-                total += y
-                square += y * y
-        tl.store(sums + program * 2 * CHANNELS + channel, tl.sum(total, 0))
-        tl.store(sums + (program * 2 + 1) * CHANNELS + channel, tl.sum(square, 0))
+                patches = _patches(x + image * HEIGHT * WIDTH, pixel, HEIGHT, WIDTH, TAPS)
+                # the variance is a difference: no short products here
+                total += tl.dot(tl.trans(patches), patches, input_precision="ieee")
+        tl.store(sums + (program * TAPS + tap[:, None]) * TAPS + tap[None], total)
 
     @compiled
-    def _normed(
-        x, weight, scale, shift, image, pixel,
-        CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TAPS: tl.constexpr,
-    ):  # fmt: skip
-        """The patches of these pixels, and n of each of their channels."""
-        channel = tl.arange(0, CHANNELS)
-        w = tl.load(weight + tl.arange(0, TAPS)[:, None] * CHANNELS + channel[None])
-        patches = _patches(x + image * HEIGHT * WIDTH, pixel, HEIGHT, WIDTH, TAPS)
-        n = tl.dot(patches, w) * tl.load(scale + channel)[None] + tl.load(shift + channel)[None]
-        return patches, n
+    def _before_relu(patches, taps, shift, CHANNELS: tl.constexpr, TAPS: tl.constexpr):
+        channel = tl.arange(0, CHANNELS)[None]
+        w = tl.load(taps + tl.arange(0, TAPS)[:, None] * CHANNELS + channel)
+        return tl.dot(patches, w) + tl.load(shift + channel)
 
     @compiled
     def _there(
-        x, weight, scale, shift, gamma, beta, out, CHANNELS: tl.constexpr,
+        x, taps, shift, out, CHANNELS: tl.constexpr,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
     ):  # fmt: skip
         image = tl.program_id(0)
         pixel, channel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS), tl.arange(0, CHANNELS)
-        _, n = _normed(x, weight, scale, shift, image, pixel, CHANNELS, HEIGHT, WIDTH, TAPS)
-        value = n * tl.load(gamma + channel)[None] + tl.load(beta + channel)[None]
+        patches = _patches(x + image * HEIGHT * WIDTH, pixel, HEIGHT, WIDTH, TAPS)
+        value = _before_relu(patches, taps, shift, CHANNELS, TAPS)
         place = (image * HEIGHT * WIDTH + pixel)[:, None] * CHANNELS + channel[None]
         there = (pixel < HEIGHT * WIDTH)[:, None]
         tl.store(out + place, tl.maximum(value, 0.0).to(out.dtype.element_ty), there)
 
     @compiled
     def _back(
-        slope, x, weight, scale, shift, gamma, beta, means, sums, images,
-        CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
-        PIXELS: tl.constexpr, TAPS: tl.constexpr, WEIGHTS: tl.constexpr,
+        slope, x, taps, shift, sums, images, CHANNELS: tl.constexpr,
+        HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
     ):  # fmt: skip
-        """Either the sums of the slope and of its product with n, or those of the weights."""
-        program, programs = tl.program_id(0), tl.num_programs(0)
+        """S, a part of it for each program."""
+        program, tap = tl.program_id(0), tl.arange(0, TAPS)
         channel, size = tl.arange(0, CHANNELS), HEIGHT * WIDTH
-        factor, offset = tl.load(gamma + channel)[None], tl.load(beta + channel)[None]
-        if WEIGHTS:
-            mean = tl.load(means + channel)[None]
-            along = tl.load(means + CHANNELS + channel)[None]
-            total = tl.zeros([TAPS, CHANNELS], dtype=tl.float32)
-        else:
-            total = tl.zeros([PIXELS, CHANNELS], dtype=tl.float32)
-            product = tl.zeros([PIXELS, CHANNELS], dtype=tl.float32)
-        for image in range(program, images, programs):
+        total = tl.zeros([TAPS, CHANNELS], dtype=tl.float32)
+        for image in range(program, images, tl.num_programs(0)):
             for begin in range(0, size, PIXELS):
                 pixel = begin + tl.arange(0, PIXELS)
-                there = (pixel < size)[:, None]
-                patches, n = _normed(
-                    x, weight, scale, shift, image, pixel, CHANNELS, HEIGHT, WIDTH, TAPS
-                )
+                patches = _patches(x + image * size, pixel, HEIGHT, WIDTH, TAPS)
+                value = _before_relu(patches, taps, shift, CHANNELS, TAPS)
                 place = (image * size + pixel)[:, None] * CHANNELS + channel[None]
-                by_out = tl.load(slope + place, there, 0.0).to(tl.float32)
-                by_out = tl.where(n * factor + offset > 0, by_out, 0.0)
-                if WEIGHTS:
-                    by_y = tl.where(there, by_out - mean - n * along, 0.0)
-                    total += tl.dot(tl.trans(patches), by_y)
-                else:
-                    total += by_out
-                    product += by_out * n
-        if WEIGHTS:
-            tap = tl.arange(0, TAPS)[:, None]
-            tl.store(sums + (program * TAPS + tap) * CHANNELS + channel[None], total)
-        else:
-            tl.store(sums + program * 2 * CHANNELS + channel, tl.sum(total, 0))
-            tl.store(sums + (program * 2 + 1) * CHANNELS + channel, tl.sum(product, 0))
+                by_out = tl.load(slope + place, (pixel < size)[:, None], 0.0).to(tl.float32)
+                total += tl.dot(tl.trans(patches), tl.where(value > 0, by_out, 0.0))
+        tl.store(sums + (program * TAPS + tap[:, None]) * CHANNELS + channel[None], total)
+
+    @compiled
+    def _loaded(
+        gram, weight, CHANNELS: tl.constexpr, TAPS: tl.constexpr, CONSTANT: tl.constexpr
+    ):  # fmt: skip
+        """G, its row of the 1 over the number of pixels, that number, and the weights by tap."""
+        tap, channel = tl.arange(0, TAPS), tl.arange(0, CHANNELS)
+        g = tl.load(gram + tap[:, None] * TAPS + tap[None])
+        w = tl.load(weight + channel[None] * 9 + tap[:, None], (tap < 9)[:, None], 0.0)
+        row = tl.sum(tl.where((tap == CONSTANT)[:, None], g, 0.0), 0)
+        count = tl.sum(tl.where(tap == CONSTANT, row, 0.0), 0)
+        return g, row / count, count, w
+
+    @compiled
+    def _folded(
+        gram, weight, gamma, beta, mean, var, taps, shift, eps,
+        CHANNELS: tl.constexpr, TAPS: tl.constexpr, CONSTANT: tl.constexpr,
+    ):  # fmt: skip
+        """Mean and variance, and convolution and batch-norm in one: what ReLU reads."""
+        tap, channel = tl.arange(0, TAPS), tl.arange(0, CHANNELS)
+        g, middle, count, w = _loaded(gram, weight, CHANNELS, TAPS, CONSTANT)
+        spread = g / count - middle[:, None] * middle[None]
+        m = tl.sum(middle[:, None] * w, 0)
+        v = tl.maximum(tl.sum(tl.sum(spread[:, :, None] * w[None], 1) * w, 0), 0.0)
+        scale = tl.load(gamma + channel) / tl.sqrt(v + eps)
+        tl.store(mean + channel, m)
+        tl.store(var + channel, v)
+        tl.store(taps + tap[:, None] * CHANNELS + channel[None], w * scale[None])
+        tl.store(shift + channel, tl.load(beta + channel) - m * scale)
+
+    @compiled
+    def _unfolded(
+        sums, gram, weight, gamma, mean, var, by_weight, by_gamma, by_beta, eps,
+        CHANNELS: tl.constexpr, TAPS: tl.constexpr, CONSTANT: tl.constexpr,
+    ):  # fmt: skip
+        """The slopes, from S and G."""
+        tap, channel = tl.arange(0, TAPS), tl.arange(0, CHANNELS)
+        g, middle, count, w = _loaded(gram, weight, CHANNELS, TAPS, CONSTANT)
+        s = tl.load(sums + tap[:, None] * CHANNELS + channel[None])
+        scale = 1 / tl.sqrt(tl.load(var + channel) + eps)
+        one, off = (tap == CONSTANT)[:, None], tl.load(mean + channel) * scale
+        # n of a patch, what is taken off being the weight of its 1
+        n = tl.where(one, -off[None], w * scale[None])
+        along, total = tl.sum(n * s, 0), tl.sum(tl.where(one, s, 0.0), 0)
+        tl.store(by_gamma + channel, along)
+        tl.store(by_beta + channel, total)
+        moved = tl.sum(g[:, :, None] * n[None], 1)
+        s -= middle[:, None] * total[None] + moved * (along / count)[None]
+        by_taps = s * (tl.load(gamma + channel) * scale)[None]
+        tl.store(by_weight + channel[None] * 9 + tap[:, None], by_taps, (tap < 9)[:, None])
 
 
 @torch.library.custom_op("onepass::first_layer", mutates_args=())
 def first_layer(
     x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """out [N C H W], channels last, and mean and variance of each channel."""
-    x, images, sizes = x.contiguous(), len(x), _sizes(x, weight)
-    taps, programs = _taps(weight), min(PROGRAMS, len(x))
-    sums = x.new_empty(programs, 2, sizes["CHANNELS"])
-    _sums[(programs,)](x, taps, sums, images, **sizes)
-    count = images * sizes["HEIGHT"] * sizes["WIDTH"]
-    mean, square = sums.double().sum(0) / count
-    var = (square - mean.square()).clamp(min=0)
-    scale = (var + eps).rsqrt()
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """out [N C H W], channels last; mean and variance; G, and what ReLU reads, for the way back."""
+    x, weight, sizes = x.contiguous(), weight.contiguous(), _sizes(x)
+    programs, kinds = min(PROGRAMS, len(x)), _kinds(weight)
+    parts = x.new_empty(programs, TAPS, TAPS)
+    _gram[(programs,)](x, parts, len(x), **sizes)
+    gram, taps = parts.sum(0), x.new_empty(TAPS, len(weight))
+    mean, var, shift = (torch.empty_like(gamma) for _ in range(3))
+    _folded[(1,)](gram, weight, gamma, beta, mean, var, taps, shift, eps, **kinds)
     out = _empty_out(x, weight, dtype)
     blocks = triton.cdiv(sizes["HEIGHT"] * sizes["WIDTH"], PIXELS)
-    _there[(images, blocks)](
-        x, taps, scale.float(), (-mean * scale).float(), gamma, beta, out, **sizes
-    )
-    return out, mean.float(), var.float()
+    _there[(len(x), blocks)](x, taps, shift, out, CHANNELS=len(weight), **sizes)
+    return out, mean, var, gram, taps, shift
 
 
 @first_layer.register_fake
 def _(
     x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty_out(x, weight, dtype), torch.empty_like(gamma), torch.empty_like(gamma)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    mean, var, shift = (torch.empty_like(gamma) for _ in range(3))
+    gram, taps = (x.new_empty(TAPS, many) for many in (TAPS, len(weight)))
+    return _empty_out(x, weight, dtype), mean, var, gram, taps, shift
 
 
 @torch.library.custom_op("onepass::first_layer_back", mutates_args=())
@@ -161,41 +186,41 @@ def first_layer_back(
     x: Tensor,
     weight: Tensor,
     gamma: Tensor,
-    beta: Tensor,
     mean: Tensor,
     var: Tensor,
+    gram: Tensor,
+    taps: Tensor,
+    shift: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Slopes by the weight, by gamma and by beta."""
     slope, x = slope.contiguous(memory_format=torch.channels_last), x.contiguous()
-    images, sizes, taps = len(x), _sizes(x, weight), _taps(weight)
-    programs = min(PROGRAMS, images)
-    scale = (var + eps).rsqrt()
-    given = slope, x, taps, scale, -mean * scale, gamma, beta
-    sums = x.new_empty(programs, 2, sizes["CHANNELS"])
-    _back[(programs,)](*given, sums, sums, images, **sizes, WEIGHTS=False)
-    totals = sums.sum(0)
-    means = totals / (images * sizes["HEIGHT"] * sizes["WIDTH"])
-    parts = x.new_empty(programs, TAPS, sizes["CHANNELS"])
-    _back[(programs,)](*given, means, parts, images, **sizes, WEIGHTS=True)
-    by_taps = parts.sum(0)[:9] * (gamma * scale)
-    by_weight = by_taps.mT.reshape(weight.shape).contiguous()
-    # what an operator gives may share no memory
-    return by_weight, totals[1].clone(), totals[0].clone()
+    programs = min(PROGRAMS, len(x))
+    parts = x.new_empty(programs, TAPS, len(weight))
+    _back[(programs,)](
+        slope, x, taps, shift, parts, len(x), CHANNELS=len(weight), **_sizes(x)
+    )  # fmt: skip
+    by_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
+    by_gamma, by_beta = torch.empty_like(gamma), torch.empty_like(gamma)
+    known = gram, weight.contiguous(), gamma, mean, var
+    _unfolded[(1,)](
+        parts.sum(0), *known, by_weight, by_gamma, by_beta, eps, **_kinds(weight)
+    )  # fmt: skip
+    return by_weight, by_gamma, by_beta
 
 
 @first_layer_back.register_fake
-def _(slope, x, weight, gamma, beta, mean, var, eps):
+def _(slope, x, weight, gamma, mean, var, gram, taps, shift, eps):
     like = torch.empty_like
-    return like(weight, memory_format=torch.contiguous_format), like(gamma), like(beta)
+    return like(weight, memory_format=torch.contiguous_format), like(gamma), like(gamma)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, gamma, beta, ctx.eps, _ = inputs
-    ctx.save_for_backward(x, weight, gamma, beta, *output[1:])
+    x, weight, gamma, _, ctx.eps, _ = inputs
+    ctx.save_for_backward(x, weight, gamma, *output[1:])
 
 
-def _backward(ctx: Any, slope: Tensor, by_mean: Tensor, by_var: Tensor) -> tuple[Any, ...]:
+def _backward(ctx: Any, slope: Tensor, *by_others: Tensor) -> tuple[Any, ...]:
     return None, *first_layer_back(slope, *ctx.saved_tensors, ctx.eps), None, None
 
 
@@ -207,11 +232,10 @@ def _empty_out(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Float[Tensor, "
     return torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
 
 
-def _taps(weight: Float[Tensor, "C 1 3 3"]) -> Float[Tensor, "taps C"]:
-    return F.pad(weight.flatten(1), (0, TAPS - 9)).mT.contiguous()
-
-
-def _sizes(x: Tensor, weight: Tensor) -> dict[str, int]:
+def _sizes(x: Tensor) -> dict[str, int]:
     height, width = x.shape[2:]
-    names = {"CHANNELS": len(weight), "HEIGHT": height, "WIDTH": width}
-    return names | {"PIXELS": PIXELS, "TAPS": TAPS}
+    return {"HEIGHT": height, "WIDTH": width, "PIXELS": PIXELS, "TAPS": TAPS}
+
+
+def _kinds(weight: Float[Tensor, "C 1 3 3"]) -> dict[str, int]:
+    return {"CHANNELS": len(weight), "TAPS": TAPS, "CONSTANT": CONSTANT}

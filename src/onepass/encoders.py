@@ -54,7 +54,7 @@ def fused(convolution: nn.Module, norm: nn.Module, x: Tensor) -> Tensor:
     assert isinstance(convolution, Convolution)
     assert isinstance(norm, nn.BatchNorm2d)
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-    out, mean, var = first_layer(x, convolution.weight, norm.weight, norm.bias, norm.eps, dtype)
+    out, mean, var, *_ = first_layer(x, convolution.weight, norm.weight, norm.bias, norm.eps, dtype)
     with torch.no_grad():
         norm.num_batches_tracked.add_(1)  # pyright: ignore[reportOptionalMemberAccess]
         norm.running_mean.lerp_(mean, norm.momentum)  # pyright: ignore

@@ -2,9 +2,10 @@
 
 A step is hundreds of small kernels, and launching them takes the host longer than the card needs to
 run them. A CUDA graph launches all of them at once: sampling, loss, backward and update. There is
-one graph per phase, since guidance and mid-stream queries are other kernels. What changes from step
-to step is read from the card: the seeds through generators that the graph knows, the rate as a
-tensor. So a captured run draws the same episodes and the same dropout as a plain one.
+one graph per phase, since guidance and mid-stream queries are other kernels; no phase comes back,
+so the memory of the last one goes before the next is recorded. What changes from step to step is
+read from the card: the seeds through generators that the graph knows, the rate as a tensor. So a
+captured run draws the same episodes and the same dropout as a plain one.
 """
 
 import importlib.util
@@ -45,7 +46,7 @@ def captured_steps(
     rng, resident = torch.Generator(device), benchmark.on_device(device)
     loss = compiled_loss(tell) if compiled and has_triton() else meta_loss
     tell, places = once(tell), {}
-    phases: dict[tuple[str, bool], Phase] = {}
+    current, phase = None, None
 
     def begin(step: int) -> None:
         rng.manual_seed(derive(config.seed, "data", step))
@@ -63,12 +64,11 @@ def captured_steps(
             objective, guided = config.objective_at(step), config.guided(step)
             if not resident:
                 hold(places, objective, next(coming))
-            if (objective, guided) not in phases:
-                phase = phases[objective, guided] = phase_steps(
-                    begin, now, learner, optimiser, rng, tell
-                )
+            if phase is None or (objective, guided) != current:
+                current, phase = (objective, guided), None
+                phase = phase_steps(begin, now, learner, optimiser, rng, tell)
                 next(phase)
-            yield phases[objective, guided].send(step)
+            yield phase.send(step)
 
 
 def once(tell: Tell) -> Tell:

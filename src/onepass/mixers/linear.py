@@ -118,28 +118,28 @@ class LinearAttention(Mixer):
 
     def _past(self, k: Tensor, v: Tensor) -> Past:
         k, scale = self._features(k)
-        return Past(k, rearrange(v, "b l (h v) -> b h l v", h=self.heads).to(k.dtype), scale)
+        return Past(k, rearrange(v, "b l (h v) -> b h l v", h=self.heads), scale)
 
     def _features(self, x: Float[Tensor, "B L HK"]) -> tuple[Tensor, Tensor]:
-        # sums of many tokens: in full precision also under autocast
+        """Under autocast features are as short as x; exponents, scales and all sums are not."""
         with torch.autocast(x.device.type, enabled=False):
             heads = rearrange(x, "b l (h k) -> b h l k", h=self.heads)
-            return self.phi(heads.to(self.qkv.weight.dtype))
+            features, scale = self.phi(heads.to(self.qkv.weight.dtype))
+        return features.to(x.dtype), scale
 
     def step(self, x, state):
-        p = self._project(x[:, None])
+        q, k, v, own = (part[:, :, 0].to(state.scale.dtype) for part in self._project(x[:, None]))
         with torch.autocast(x.device.type, enabled=False):
-            scale = torch.maximum(state.scale, p.scale[:, :, 0]).detach()
-            keep, add = (state.scale - scale).exp(), (p.scale[:, :, 0] - scale).exp()
-            key = add[..., None] * p.k[:, :, 0]
+            scale = torch.maximum(state.scale, own).detach()
+            keep, add = (state.scale - scale).exp(), (own - scale).exp()
+            key = add[..., None] * k
             state = Sums(
-                keep[..., None, None] * state.values
-                + torch.einsum("bhf,bhv->bhfv", key, p.v[:, :, 0]),
+                keep[..., None, None] * state.values + torch.einsum("bhf,bhv->bhfv", key, v),
                 keep[..., None] * state.keys + key,
                 scale,
             )
-            mixed = torch.einsum("bhf,bhfv->bhv", p.q[:, :, 0], state.values)
-            total = torch.einsum("bhf,bhf->bh", p.q[:, :, 0], state.keys)
+            mixed = torch.einsum("bhf,bhfv->bhv", q, state.values)
+            total = torch.einsum("bhf,bhf->bh", q, state.keys)
         return self.out((mixed / floored(total)[..., None]).flatten(1)), state
 
     def scan(self, x, state):
@@ -196,7 +196,7 @@ class LinearAttention(Mixer):
                 assert state is not None
                 mixed = _read(asked, state, chunk)
             else:
-                values = torch.einsum("bhlt,bhtv->bhlv", weight, past.v)
+                values = torch.einsum("bhlt,bhtv->bhlv", weight.to(past.v.dtype), past.v)
                 mixed = _with_own(asked, values, weight.sum(-1), scale, chunk)
             guidance = queries.new_zeros(())
             if own is not None:
@@ -220,8 +220,9 @@ class LinearAttention(Mixer):
 
 def _read(p: Projected, state: Sums, chunk: int) -> Float[Tensor, "B H L V"]:
     """Queries of `chunk` tokens, all from one state."""
-    past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values)
-    total = torch.einsum("bhlf,bhf->bhl", p.q, state.keys)
+    q = p.q.to(state.keys.dtype)
+    past = torch.einsum("bhlf,bhfv->bhlv", q, state.values)
+    total = torch.einsum("bhlf,bhf->bhl", q, state.keys)
     return _with_own(p, past, total, state.scale[..., None], chunk)
 
 
@@ -247,12 +248,11 @@ def _chunk(p: Projected, state: Sums | None) -> tuple[Float[Tensor, "B H L V"], 
     running = scales.detach().cummax(-1).values[..., -p.scale.shape[-1] :]
     factor = (p.scale[..., None, :] - running[..., None]).tril().exp().tril()
     weight = torch.einsum("bhlf,bhtf->bhlt", p.q, p.k) * factor
-    total, mixed = weight.sum(-1), torch.einsum("bhlt,bhtv->bhlv", weight, p.v)
+    total, mixed = weight.sum(-1), torch.einsum("bhlt,bhtv->bhlv", weight.to(p.v.dtype), p.v)
     if state is not None:
-        decay = (state.scale[..., None] - running).exp()
-        total = total + torch.einsum("bhlf,bhf->bhl", p.q, state.keys) * decay
-        past = torch.einsum("bhlf,bhfv->bhlv", p.q, state.values)
-        mixed = mixed + past * decay[..., None]
+        decay, q = (state.scale[..., None] - running).exp(), p.q.to(state.keys.dtype)
+        total = total + torch.einsum("bhlf,bhf->bhl", q, state.keys) * decay
+        mixed = mixed + torch.einsum("bhlf,bhfv->bhlv", q, state.values) * decay[..., None]
     return mixed / floored(total)[..., None], _remembered(p.past, state)
 
 
@@ -262,7 +262,7 @@ def _remembered(p: Past, state: Sums | None) -> Sums:
     if state is not None:
         scale = torch.maximum(scale, state.scale)
     key = p.k * (p.scale - scale[..., None]).exp()[..., None]
-    values, keys = torch.einsum("bhtf,bhtv->bhfv", key, p.v), key.sum(2)
+    values, keys = torch.einsum("bhtf,bhtv->bhfv", key, p.v.to(key.dtype)), key.sum(2)
     if state is not None:
         keep = (state.scale - scale).exp()[..., None]
         values, keys = values + keep[..., None] * state.values, keys + keep * state.keys
@@ -277,13 +277,14 @@ def _with_own(
     chunk: int,
 ) -> Float[Tensor, "B H L V"]:
     """What queries of `chunk` tokens read from the past, and from their own earlier tokens."""
-    q, k, v, own = (part.unflatten(2, (-1, chunk)) for part in p)
+    q, k, v, own = (part.to(total.dtype).unflatten(2, (-1, chunk)) for part in p)
     scale = scale.expand_as(total).unflatten(2, (-1, chunk))
     largest = torch.maximum(scale, own.detach().cummax(-1).values)
     factor = (own[..., None, :] - largest[..., None]).tril().exp().tril()
-    weight = torch.einsum("bhqcf,bhqdf->bhqcd", q, k) * factor
+    # chunks are a token or a few: sums of products, which no matrix unit would do faster
+    weight = (q[..., :, None, :] * k[..., None, :, :]).sum(-1) * factor
     keep = (scale - largest).exp().flatten(2)
-    mixed = keep[..., None] * past + torch.einsum("bhqcd,bhqdv->bhqcv", weight, v).flatten(2, 3)
+    mixed = keep[..., None] * past + (weight[..., None] * v[..., None, :, :]).sum(-2).flatten(2, 3)
     return mixed / floored(keep * total + weight.sum(-1).flatten(2))[..., None]
 
 
