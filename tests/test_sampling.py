@@ -20,11 +20,17 @@ from onepass.sampling import distinct, distinct_within
 SIZES = (4, 9, 5, 20, 4, 7)
 SPEC = EpisodeSpec(tasks=3, shots=2, queries=2)
 quickly = settings(max_examples=50, deadline=None)
+
+
+def floyd(rows, among, count, rng):
+    return sampling._by_floyd(torch.full(rows, among), count, rng)
+
+
 # what makes each way of choosing the one that is taken
 METHODS = {
     "keys": {},
     "fine keys": {"FEW": 0, "_keys_are_cheap": lambda *_: True},
-    "floyd": {"_keys_are_cheap": lambda *_: False},
+    "floyd": {"_keys_are_cheap": lambda *_: False, "_first_different": floyd},
 }
 
 
@@ -232,6 +238,15 @@ def test_every_ordered_choice_is_as_likely():
     rng = torch.Generator().manual_seed(0)
     first, second, third = distinct((12_000,), 5, 3, rng).unbind(1)
     _, outcome = (25 * first + 5 * second + third).unique(return_inverse=True)
+    assert chi_square(outcome, 60) < one_in_a_thousand(60)
+
+
+def test_every_ordered_choice_of_the_first_different_is_as_likely():
+    """Of 5, far fewer than it is for, so that most draws come again."""
+    rng = torch.Generator().manual_seed(0)
+    chosen = sampling._first_different((12_000,), 5, 3, rng)
+    assert all(len(set(row)) == 3 for row in chosen[:2_000].tolist())
+    _, outcome = (chosen * torch.tensor([25, 5, 1])).sum(1).unique(return_inverse=True)
     assert chi_square(outcome, 60) < one_in_a_thousand(60)
 
 

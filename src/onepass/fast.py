@@ -28,6 +28,7 @@ from onepass.seeds import derive
 from onepass.step import Drawn, draw_step, drawn_steps, set_step, update
 
 Tell = Callable[[str], None]
+MANY = 8_192  # examples of a step, from which on memory is worth more than a pass over it
 Phase = Generator[Tensor, int, None]
 """Sent the number of a step, it takes that step and yields the losses."""
 
@@ -44,7 +45,8 @@ def captured_steps(
     """`plain_steps` for a CUDA card; a phase that cannot be recorded is taken step by step."""
     device = next(learner.parameters()).device
     rng, resident = torch.Generator(device), benchmark.on_device(device)
-    loss = compiled_loss(tell) if compiled and has_triton() else meta_loss
+    examples = config.batch * config.tasks * (config.shots + config.queries)
+    loss = compiled_loss(tell, examples) if compiled and has_triton() else meta_loss
     tell, places = once(tell), {}
     current, phase = None, None
 
@@ -167,8 +169,11 @@ def _set_waiting(mode: int | str) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-def compiled_loss(tell: Tell) -> Callable[..., MetaLoss]:
+def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
     """`meta_loss` with its small kernels melted together; as it is where that does not work."""
+    # of a convolution, batch-norm and ReLU in a row, one large tensor is kept for the way back
+    # instead of two where there are many, and one more pass makes the other
+    torch._functorch.config.ban_recompute_materialized_backward = examples <= MANY
     # seen in torch 2.11: of what this cache gives back, views of inputs lead to freed memory
     torch._functorch.config.enable_autograd_cache = False
     compiled, failed = torch.compile(meta_loss, dynamic=False), False
