@@ -26,6 +26,7 @@ from onepass.data.reader import Chunk, Piece, Reader, Skipped
 from onepass.data.store import VERSION, Store, read_store
 from onepass.files import alone, write_json
 from onepass.progress import progress
+from onepass.signals import caught_signals, leave
 
 TOLD_IMAGES = 10_000  # whose speed is worth a line
 # less than this is done before other processes have started
@@ -119,18 +120,16 @@ def _in_parallel(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(cores(), len(pieces)), context, initializer=_begin_worker)
     try:
-        # workers are born deaf to ctrl-c: the parent hears it, and ends the work in good order
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            futures = [pool.submit(decode, piece) for piece in pieces]
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        for future in as_completed(futures):
-            yield future.result()
-    except KeyboardInterrupt:
-        line = f"finishing what was begun of {name}; the same command goes on from there"
-        print(line, file=sys.stderr, flush=True)
-        raise
+        with caught_signals() as caught:
+            # workers are born deaf to ctrl-c: the parent hears it, and ends the work in good order
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures = [pool.submit(decode, piece) for piece in pieces]
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            for future in as_completed(futures):
+                yield future.result()
+                leave(caught, f"while preparing {name}")
     except BrokenProcessPool as error:
         raise OSError(
             f"a worker ended without a word while preparing {name}: too little memory, or a script "
