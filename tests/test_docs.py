@@ -1,5 +1,6 @@
 """The code and the commands in README and docs work as they stand."""
 
+import json
 import re
 import shlex
 import shutil
@@ -127,6 +128,16 @@ def test_every_result_is_of_a_known_commit_on_the_card(name):
     assert result["device"] in ("NVIDIA H200", *(["cpu"] if result["learner"] == "offline" else []))
     assert len(result["commit"]) == 40
     assert name in (ROOT / "docs/results.md").read_text()
+
+
+def test_the_readme_has_the_speeds_that_were_measured():
+    (newest,) = sorted((ROOT / "results" / "bench").glob("*.json"))[-1:]
+    readme = (ROOT / "README.md").read_text()
+    assert str(newest.relative_to(ROOT)) in readme
+    for row in json.loads(newest.read_text()):
+        figures = f"{row['episodes_per_s']:,.0f} | {row['published_episodes_per_s']:,.0f}"
+        line = f"| {row['learner']} | {row['tasks']} | {figures} | {row['ratio']:.1f} |"
+        assert f"{line} {row['peak_gb']:.1f} |" in readme
 
 
 @pytest.mark.parametrize("target", ["quickstart", "test", "test-slow", "format"])
