@@ -4,6 +4,7 @@ import copy
 import json
 from dataclasses import replace
 from itertools import islice
+from statistics import median
 from typing import get_args
 
 import pytest
@@ -291,23 +292,44 @@ def test_the_ink_of_the_kernel_is_that_of_the_definition(size):
     assert (on_card[0] == 255).all()
 
 
-@pytest.mark.parametrize("name", ["glyphs", "kanji"])
-def test_drawing_by_hand_can_be_recorded(name):
-    benchmark, spec = BENCHMARKS.build(name), EpisodeSpec(4, 2, 2)
-    rng, graph = generator_of(0), torch.cuda.CUDAGraph()
+def recorded_drawing(name, spec, batch):
+    """A benchmark, its generator, a recording of drawing from it, and what that draws."""
+    benchmark, rng, graph = BENCHMARKS.build(name), generator_of(0), torch.cuda.CUDAGraph()
     try:
-        benchmark.sample("train", spec, 3, rng)
+        benchmark.sample("train", spec, batch, rng)
     except ValueError as error:
         pytest.skip(str(error))
     torch.cuda.synchronize()
     graph.register_generator_state(rng)
     with torch.cuda.graph(graph):
-        recorded = benchmark.sample("train", spec, 3, rng)
+        drawn = benchmark.sample("train", spec, batch, rng)
+    return benchmark, rng, graph, drawn
+
+
+@pytest.mark.parametrize("name", ["glyphs", "kanji"])
+def test_drawing_by_hand_can_be_recorded(name):
+    spec = EpisodeSpec(4, 2, 2)
+    benchmark, rng, graph, drawn = recorded_drawing(name, spec, 3)
     for seed in (1, 2):
         rng.manual_seed(seed)
         graph.replay()
         expected = benchmark.sample("train", spec, 3, generator_of(seed))
-        assert_close(recorded, expected, rtol=0, atol=0)
+        assert_close(drawn, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["glyphs", "kanji"])
+def test_the_images_of_a_step_are_drawn_in_two_and_a_half_milliseconds(name):
+    _, _, graph, drawn = recorded_drawing(name, EpisodeSpec(20, 5, 5), 16)
+    assert drawn.train.x[:, :, 0].numel() + drawn.test.x[:, :, 0].numel() == 3_200 * 32 * 32
+    times = []
+    for _ in range(20):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    assert median(times) < 2.5
 
 
 def test_a_row_of_bench_runs_on_the_card(command, tmp_path):
