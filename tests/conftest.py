@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,9 @@ from onepass.config import Component, Config
 
 # tests share the machine: one thread each, or they wait for each other
 torch.set_num_threads(1)
+
+# a shell has what it runs in the background ignore ctrl-c, and so would all that tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TINY = Config(
     Component("sine"),
