@@ -16,6 +16,7 @@ from onepass.data import Store, open_folder, open_npz, open_store
 from onepass.data.pictures import decode_picture
 from onepass.episodes import EpisodeSpec
 from onepass.registry import BENCHMARKS
+from onepass.sheet import rows_of_benchmark, save_sheet
 
 FUZZ = dict(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -419,3 +420,48 @@ def test_every_file_has_its_own_checksum_in_the_manifest(flowers):
     each = open_folder(flowers).manifest.files["each"]
     assert len(each) == 40
     assert "flower 3/2.png" in each
+
+
+@pytest.mark.parametrize("kind", ["folder", "npz"])
+def test_a_path_must_be_named(kind):
+    with pytest.raises(ValueError, match=f"{kind}: needs a path after it, such as {kind}:"):
+        open_store(f"{kind}:")
+
+
+@pytest.mark.parametrize("ending", [".jpe", ".jfif", ".pbm", ".pnm"])
+def test_rarer_endings_of_common_pictures_are_read(ending, data_folder):
+    kind = "JPEG" if ending.startswith(".j") else "PPM"
+    for name in "ab":
+        (data_folder / name).mkdir()
+        Image.new("1" if ending == ".pbm" else "RGB", (9, 9)).save(
+            data_folder / name / f"x{ending}", kind
+        )
+    assert len(open_folder(data_folder).images) == 2
+
+
+def test_what_is_no_picture_is_said_without_an_address(flowers, capsys):
+    (flowers / "flower 0" / "fake.png").write_bytes(b"not a picture")
+    (reason,) = [skipped["first"] for skipped in open_folder(flowers).manifest.skipped.values()]
+    assert reason.endswith("fake.png: it is none of BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP")
+
+
+@pytest.mark.parametrize("share", [5.0, 1.5, -0.2, float("nan")])
+def test_a_share_of_classes_is_a_share(share):
+    with pytest.raises(ValueError, match="it is a share of the classes, from 0 to 1"):
+        Store.from_arrays(np.zeros((9, 8, 8), np.uint8), np.arange(9), test=share)
+
+
+@pytest.mark.parametrize("view", ["classify", "rotation"])
+def test_a_sheet_shows_as_many_as_there_are(view, flowers):
+    benchmark = BENCHMARKS.build(f"folder:{flowers}", view=view, test=0.5)
+    rows = rows_of_benchmark(benchmark, "test", classes=12, samples=10)
+    store = open_folder(flowers).split_anew(0.5).manifest
+    fewest = min(store.counts[number] for number in store.splits["test"])
+    assert len(rows) == len(store.splits["test"])
+    assert {len(images) for _, images in rows} == {fewest}
+
+
+def test_a_dollar_sign_begins_no_formula(flowers, tmp_path):
+    rows = rows_of_benchmark(BENCHMARKS.build(f"folder:{flowers}"), "train", 2, 2)
+    save_sheet(rows, "folder:a$_$b", tmp_path / "sheet.png")
+    assert (tmp_path / "sheet.png").stat().st_size > 1_000

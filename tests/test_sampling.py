@@ -321,6 +321,8 @@ def test_unequal_and_many_classes_cost_no_more_than_what_is_drawn(method):
     assert (within.amax((0, 2)) < sizes[0]).all()
     assert (within.amax((0, 2)) > sizes[0] / 2).all()
     assert distinct((32,), 2**33, 100, rng).max() > 2**32
+    # thousands at once, each held against each, would be gigabytes
+    assert distinct((16,), 2**33, 10_000, rng).shape == (16, 10_000)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     # in KiB on Linux; one key for each image would be 1.2 GB
     assert grown < 200_000

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from onepass.data import casia, open_store, prepare_data
+from onepass.data import casia, data_sets, open_store, prepare_data
 from onepass.data.prepare import prepare_store
 from onepass.data.store import Manifest, Store, checksum, read_store, store_path
 from test_casia import CHARACTERS, page, record, writer
@@ -141,6 +141,42 @@ def test_ctrl_c_ends_in_one_line_and_the_work_is_kept(large):
     assert said.splitlines()[-1] == stopped
     assert work()
     assert not store_path("casia").exists()
+
+
+def test_sigterm_to_all_is_no_lack_of_memory(large):
+    running = start()
+    wait_until(lambda: len(work()) >= 1)
+    os.killpg(running.pid, signal.SIGTERM)
+    _, said = running.communicate()
+    assert running.returncode == 128 + signal.SIGTERM, said
+    assert "stopped by SIGTERM while preparing casia" in said.splitlines()[-1]
+
+
+def test_files_that_came_later_are_prepared_when_asked_for(small, capsys):
+    before = prepare_data("casia")
+    assert len(before.images) == 6 * len(CHARACTERS)
+    (small / "6.gnt").write_bytes(writer(6))
+    # training goes on with what is there; whoever prepares wants what the files have
+    assert len(open_store("casia").images) == len(before.images)
+    assert len(prepare_data("casia").images) == 7 * len(CHARACTERS)
+    for file in small.iterdir():
+        file.unlink()
+    assert len(prepare_data("casia").images) == 7 * len(CHARACTERS)
+
+
+def test_a_store_of_another_version_is_listed_as_it_is(small):
+    open_store("casia")
+    manifest = store_path("casia") / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 0}))
+    assert data_sets()["casia"]["state"] == "to be prepared again"
+    assert len(prepare_data("casia").images) == 6 * len(CHARACTERS)
+    assert data_sets()["casia"]["state"] == "prepared"
+
+
+def test_a_data_folder_that_is_not_there_is_named(data_folder, monkeypatch):
+    monkeypatch.setenv("ONEPASS_DATA", "/nowhere/at/all")
+    with pytest.raises(ValueError, match="ONEPASS_DATA is /nowhere/at/all, and there is no such"):
+        open_store("casia")
 
 
 def test_two_that_prepare_at_once_end_with_one_store(large):

@@ -15,7 +15,7 @@ from onepass.files import write_json
 from onepass.learner import Learner, encode_episodes, states
 from onepass.progress import progress
 from onepass.registry import BENCHMARKS
-from onepass.run import load_run
+from onepass.run import command_line, commit, device_name, load_run, now
 from onepass.seeds import generator
 from onepass.targets import Classes
 
@@ -199,6 +199,8 @@ def evaluate_run(
         scores[part] = asdict(found)
     facts = {"benchmark": name, "split": split, **asdict(spec), "seed": seed, **scores[split]}
     facts["meta_train"] = scores["train"]
+    facts |= {"command": command_line(), "commit": commit(), "date": now()}
+    facts["device"] = device_name(device)
     shape_name = f"{spec.tasks}x{spec.shots}-q{spec.queries}-{episodes}episodes-seed{seed}"
     file = f"{name}-{split}-{shape_name}{'-stops' if stops else ''}.json"
     kept = path / "evaluations" / file.replace(":", "_").replace("/", "_")

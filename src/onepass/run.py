@@ -178,6 +178,10 @@ def environment() -> dict[str, Any]:
     }
 
 
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def write_result(
     run: Run,
     scores: dict[str, Any],
@@ -202,7 +206,7 @@ def write_result(
         "command": command_line(),
         "commit": run.read("environment.json")["commit"],
         "date": now(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": device_name(device),
         "torch": torch.__version__,
         # of this process: what it took at most, the allocator's reserve and all
         "memory_gb": torch.cuda.max_memory_reserved(device) / 1e9

@@ -5,13 +5,16 @@ from jaxtyping import Int
 from torch import Tensor
 
 FEW = 1_024  # to choose from; of more, a key for each costs more than it is worth
+CHOSEN = 256  # of which each is held against each; of more, that costs more than a loop
 
 
 def distinct(rows: tuple[int, ...], among: int, count: int, rng: torch.Generator) -> Tensor:
     """[*rows, count] numbers below `among`, uniform, none twice in a row."""
     if _keys_are_cheap(among, count):
         return _keys((*rows, among), rng).topk(count).indices
-    return _first_different(rows, among, count, rng)
+    if count <= CHOSEN:
+        return _first_different(rows, among, count, rng)
+    return _by_floyd(torch.full(rows, among, device=rng.device), count, rng)
 
 
 def distinct_within(

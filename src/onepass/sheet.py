@@ -48,7 +48,7 @@ def save_sheet(rows: list[Row], title: str, path: Path) -> None:
         label.set_fontfamily(font)
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
-    figure.suptitle(title, color=INK, fontsize=10)
+    figure.suptitle(_plain(title), color=INK, fontsize=10)
     save_figure(figure, path)
 
 
@@ -60,7 +60,7 @@ def rows_of_store(store: Store, classes: int, samples: int) -> list[Row]:
     for number in _spread(len(manifest.classes), classes):
         images = store.of_class(number)
         chosen = np.array(images[_spread(len(images), samples)])
-        rows.append((f"{manifest.classes[number]}  ({split[number]})", chosen))
+        rows.append((f"{_shortened(manifest.classes[number])}  ({split[number]})", chosen))
     return rows
 
 
@@ -71,20 +71,24 @@ def rows_of_benchmark(benchmark: Benchmark, split: Split, classes: int, samples:
     if split not in benchmark.splits:
         choices = ", ".join(benchmark.splits)
         raise ValueError(f"this benchmark has no split {split!r}; there are: {choices}")
-    if isinstance(benchmark, Images) and benchmark.as_they_are(split):
-        return _rows_of_source(benchmark.source, split, classes, samples)
-    spec, rng = EpisodeSpec(classes, samples, 1), torch.Generator().manual_seed(0)
-    x = benchmark.sample(split, spec, 1, rng).train.x[0].unflatten(0, (classes, samples))
+    if isinstance(benchmark, Images):
+        # as many as there are
+        classes = min(classes, benchmark.source.classes(split))
+        samples = min(samples, benchmark.source.fewest(split))
+        if benchmark.as_they_are(split):
+            return _rows_of_source(benchmark.source, split, classes, samples)
+    spec, rng = EpisodeSpec(classes, max(1, samples - 1), 1), torch.Generator().manual_seed(0)
+    train, test, *_ = benchmark.sample(split, spec, 1, rng)
+    x = torch.cat([part.x[0].unflatten(0, (classes, -1)) for part in (train, test)], 1)[:, :samples]
     images = ((x + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
     return [(letter(k), images[k]) for k in range(classes)]
 
 
 def _rows_of_source(source: Source, split: Split, classes: int, samples: int) -> list[Row]:
-    source.check(split, EpisodeSpec(min(classes, source.classes(split)), samples, 1))
     chosen = _spread(source.classes(split), classes)
     rng = torch.Generator().manual_seed(0)
     images = source.draw(split, torch.tensor([chosen]), samples, rng)[0].numpy()
-    names = [source.class_name(split, number) for number in chosen]
+    names = [_shortened(source.class_name(split, number)) for number in chosen]
     return list(zip(names, images, strict=True))
 
 
@@ -97,9 +101,9 @@ def _written(name: str) -> tuple[str, str]:
     for family in ("DejaVu Sans", *_wide_fonts()):
         font = get_font(findfont(FontProperties(family=family)))
         if all(font.get_char_index(ord(sign)) for sign in name):
-            return _shortened(name), family
+            return _plain(name), family
     plain = "".join(sign if ord(sign) < 128 else f"U+{ord(sign):04X}" for sign in name)
-    return _shortened(plain), "DejaVu Sans"
+    return _plain(plain), "DejaVu Sans"
 
 
 def _wide_fonts() -> list[str]:
@@ -107,6 +111,9 @@ def _wide_fonts() -> list[str]:
 
 
 def _shortened(name: str) -> str:
-    name = name if len(name) <= 30 else f"{name[:13]} ... {name[-12:]}"
+    return name if len(name) <= 30 else f"{name[:13]} ... {name[-12:]}"
+
+
+def _plain(text: str) -> str:
     # a dollar sign would begin a formula
-    return name.replace("$", r"\$")
+    return text.replace("$", r"\$")

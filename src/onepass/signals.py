@@ -16,8 +16,13 @@ class Interrupted(Exception):
 
 
 @contextmanager
-def caught_signals(aloud: bool = True) -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM write themselves into; a second one acts at once."""
+def caught_signals(
+    word: str | None = "finishing this step, then saving; once more to leave at once",
+) -> Iterator[list[int]]:
+    """A list that SIGINT and SIGTERM write themselves into; a second one acts as it would have.
+
+    `word` is what a person is told of it; with None, nothing.
+    """
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
@@ -26,10 +31,8 @@ def caught_signals(aloud: bool = True) -> Iterator[list[int]]:
 
     def catch(number: int, frame: object) -> None:
         caught.append(number)
-        if aloud:
-            name = signal.Signals(number).name
-            word = f"{name}: finishing this step, then saving; once more to leave at once"
-            print(word, file=sys.stderr, flush=True)
+        if word:
+            print(f"{signal.Signals(number).name}: {word}", file=sys.stderr, flush=True)
         signal.signal(number, before[number])  # pyright: ignore[reportArgumentType]
 
     for number in before:

@@ -84,7 +84,7 @@ def follow(
     optimiser: torch.optim.Optimizer | None,
 ) -> None:
     """What the other processes do: the same steps, in silence, then wait for the first."""
-    with caught_signals(aloud=False) as caught, lost(path):
+    with caught_signals(word=None) as caught, lost(path):
         if optimiser:
             done = share_state(0, learner, optimiser)
             learner.train()

@@ -15,6 +15,7 @@ from onepass.episodes import EpisodeSpec, Split
 from onepass.sampling import distinct_within
 
 Shape = tuple[int, int, int]
+ENDLESS = 2**62  # images of a class
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,11 @@ class Stored:
 
     @cached_property
     def _fewest(self) -> dict[str, int]:
-        """The size of the smallest class of each split."""
         _, counts, splits, _ = self.by_class
         return {split: min((counts[i] for i in ids), default=0) for split, ids in splits.items()}
+
+    def fewest(self, split: Split) -> int:
+        return self._fewest[split]
 
     def classes(self, split: Split) -> int:
         return len(self.by_class.splits[split])
@@ -104,7 +107,7 @@ class Stored:
         """One clear line when a split cannot fill the episodes asked for."""
         name = f"{self.name}'s {split} split"
         own = self.name.startswith(("folder:", "npz:"))
-        check_enough(name, self.classes(split), self._fewest[split], spec, own)
+        check_enough(name, self.classes(split), self.fewest(split), spec, own)
 
     def class_name(self, split: Split, number: int) -> str:
         names, place = self.by_class.names, self.by_class.splits[split][number]
@@ -145,7 +148,8 @@ def check_enough(
         raise ValueError(f"{name} has {classes} classes, and tasks is {spec.tasks}{share}")
     if spec.shots + spec.queries > fewest:
         need = spec.shots + spec.queries
-        without = f"; benchmark.fewest={need} does without such classes" if own else ""
+        without = f"; ask for fewer with --shots and --queries, or benchmark.fewest={need} does "
+        without = f"{without}without such classes" if own else ""
         raise ValueError(
             f"{name} has classes of {fewest} images, and shots + queries is "
             f"{spec.shots} + {spec.queries} = {need}{without}"

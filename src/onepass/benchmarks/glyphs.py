@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from onepass.benchmarks.bank import Bank, check_enough, draw_images
+from onepass.benchmarks.bank import ENDLESS, Bank, check_enough, draw_images
 from onepass.benchmarks.hand import Strokes, draw_by_hand, to_unit_square
 from onepass.benchmarks.images import Images
 from onepass.benchmarks.views import ViewName
@@ -53,6 +53,9 @@ class Glyphs:
 
     def classes(self, split: Split) -> int:
         return self.bank if self.bank and split == "train" else CLASSES
+
+    def fewest(self, split: Split) -> int:
+        return self.bank_samples if self.bank and split == "train" else ENDLESS
 
     def check(self, split: Split, spec: EpisodeSpec) -> None:
         if self.bank and split == "train":

@@ -29,6 +29,10 @@ class Source(Protocol):
         """How many there are."""
         ...
 
+    def fewest(self, split: Split) -> int:
+        """How many images its smallest class has; `ENDLESS` where they are drawn."""
+        ...
+
     def check(self, split: Split, spec: EpisodeSpec) -> None:
         """One clear line when a split cannot fill the episodes asked for."""
         ...

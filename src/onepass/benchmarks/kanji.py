@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from onepass.benchmarks.bank import check_enough
+from onepass.benchmarks.bank import ENDLESS, check_enough
 from onepass.benchmarks.hand import Strokes, draw_by_hand
 from onepass.benchmarks.images import Images
 from onepass.benchmarks.invent import invent
@@ -72,8 +72,11 @@ class Kanji:
         each = 1 + self.invented if split == "train" else 1
         return each * len(self.names[split])
 
+    def fewest(self, split: Split) -> int:
+        return ENDLESS
+
     def check(self, split: Split, spec: EpisodeSpec) -> None:
-        check_enough(f"kanji's {split} split", self.classes(split), 2**62, spec)
+        check_enough(f"kanji's {split} split", self.classes(split), ENDLESS, spec)
 
     def class_name(self, split: Split, number: int) -> str:
         made, place = divmod(number, len(self.names[split]))

@@ -39,7 +39,8 @@ def open_store(name: str) -> Store:
 
 
 def prepare_data(name: str, agree: bool = False) -> Store:
-    """The same, with what is not there downloaded, and every byte checked."""
+    """The same, made anew where its files are others by now; with what is not there downloaded, and
+    every byte checked."""
     store = _open(name, download=True, agree=agree)
     return read_store(store_path(name), verify=True) if name in READERS else store
 
@@ -51,9 +52,10 @@ def _open(name: str, download: bool, agree: bool = False) -> Store:
     if name not in READERS:
         choices = ", ".join([*READERS, *(f"{kind}:PATH" for kind in OWN)])
         raise ValueError(f"no data set {name!r} to prepare; there are: {choices}")
-    if store_path(name).is_dir():
-        return read_store(store_path(name))
     reader = READERS[name]
+    # whoever prepares wants what the files have; files that are gone by now are not missed
+    if store_path(name).is_dir() and not (download and not reader.missing()):
+        return read_store(store_path(name))
     fetch_missing(name, reader.missing(), download, agree)
     return prepare_store(reader, store_path(name))
 
@@ -104,4 +106,10 @@ def _files(reader: Reader) -> str:
 
 
 def _state(name: str) -> str:
-    return "prepared" if store_path(name).is_dir() else "not prepared"
+    if not store_path(name).is_dir():
+        return "not prepared"
+    try:
+        read_store(store_path(name))
+    except ValueError:
+        return "to be prepared again"
+    return "prepared"

@@ -62,6 +62,8 @@ WITHDRAWN = {"msceleb": "its owner withdrew it, so it is never downloaded"}
 def folders(name: str) -> list[Path]:
     """Where the files of a data set may be: what the person named, then what was downloaded."""
     given = data_dir()
+    if given and not given.is_dir():
+        raise ValueError(f"ONEPASS_DATA is {given}, and there is no such folder")
     # below its own name, or right there where someone named that folder itself
     places = [given / name, given] if given else []
     return [place for place in (*places, downloads(name)) if place.is_dir()]

@@ -18,7 +18,8 @@ from onepass.data.reader import Chunk, Counts, Reader, Skipped, Splits, skip
 from onepass.data.store import OWN_TEST, Store, split_by_hash, store_path
 
 Colour = Literal["auto", "grey", "rgb"]
-ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+JPEG, PNM = {".jfif", ".jpe", ".jpeg", ".jpg"}, {".pbm", ".pgm", ".pnm", ".ppm"}
+ENDINGS = {".bmp", ".gif", ".png", ".tif", ".tiff", ".webp"} | JPEG | PNM
 FILES_IN_CHUNK = 256
 LARGEST_FILE, LARGEST_ARRAYS = 1 << 28, 1 << 33  # bytes
 # the names that others give to parts of one data set, each with all classes in it
@@ -27,6 +28,8 @@ PARTS = {"train", "val", "valid", "validation", "test"}
 
 def open_folder(path: str | Path, size: int = 32, colour: Colour = "auto") -> Store:
     """The pictures below a folder, prepared again when a file in it was changed."""
+    if not str(path):
+        raise ValueError("folder: needs a path after it, such as folder:flowers")
     root = Path(path).expanduser().resolve()
     if not root.is_dir():
         raise ValueError(f"there is no folder {path}")
@@ -134,6 +137,8 @@ def arrange(root: Path, counts: Counts) -> tuple[list[str], Splits]:
 
 def open_npz(path: str | Path) -> Store:
     """The arrays `images` and `labels` of an .npz file, in memory; see `Store.from_arrays`."""
+    if not str(path):
+        raise ValueError("npz: needs a path after it, such as npz:flowers.npz")
     file = Path(path).expanduser()
     if not file.is_file():
         raise ValueError(f"there is no file {path}")

@@ -4,7 +4,7 @@ import io
 import warnings
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 # those whose decoders run no other program
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -22,6 +22,9 @@ def decode_picture(content: bytes, formats: tuple[str, ...] = FORMATS) -> Image.
                     raise ValueError(f"{image.width}x{image.height} pixels are too many")
                 image.load()
                 return on_white(ImageOps.exif_transpose(image))
+    except UnidentifiedImageError as error:
+        # its own words have the address of what was read in them
+        raise ValueError(f"it is none of {', '.join(formats)}") from error
     except Exception as error:
         # Pillow's decoders raise whatever they stumble over
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error

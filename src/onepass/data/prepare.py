@@ -120,13 +120,13 @@ def _in_parallel(
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(cores(), len(pieces)), context, initializer=_begin_worker)
     try:
-        with caught_signals() as caught:
-            # workers are born deaf to ctrl-c: the parent hears it, and ends the work in good order
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        with caught_signals("finishing the files that are being read") as caught:
+            # workers are born deaf to these: the parent hears them, and ends the work in good order
+            heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
             try:
                 futures = [pool.submit(decode, piece) for piece in pieces]
             finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+                signal.pthread_sigmask(signal.SIG_SETMASK, heard)
             for future in as_completed(futures):
                 yield future.result()
                 leave(caught, f"while preparing {name}")
@@ -200,7 +200,8 @@ def _tell(reader: Reader, store: Store) -> None:
     """What a person should know before the numbers are compared with others'."""
     classes = len(store.manifest.classes)
     if reader.whole and classes != reader.whole:
-        line = f"{reader.name}: {classes:,} classes, and the whole set has {reader.whole:,}"
+        line = f"{reader.name}: {classes:,} classes, and the whole set has {reader.whole:,}; its "
+        line += "splits are of what is there, so compare with no one who has another part"
         print(line, file=sys.stderr, flush=True)
     for reason, facts in store.manifest.skipped.items():
         line = f"{store.manifest.name}: skipped {facts['records']:,}, {reason}"

@@ -60,6 +60,7 @@ class Store:
     def split_anew(self, test: float = OWN_TEST, fewest: int = 1) -> "Store":
         """Another share of the classes for meta-test; those with fewer images are in no split."""
         names, counts = self.manifest.classes, self.manifest.counts
+        check_share(test)
         kept = [number for number, count in enumerate(counts) if count >= fewest]
         rest, held_out = _hold_out_some(names, kept, round(test * len(kept)))
         splits = with_validation(names, rest, held_out)
@@ -70,6 +71,7 @@ class Store:
         cls, images: Any, labels: Any, *, name: str = "arrays", test: float = OWN_TEST
     ) -> "Store":
         """A store in memory: uint8 images [N H W], [N H W C] or [N C H W], and a label of each."""
+        check_share(test)
         images, labels = _channels_first(np.asarray(images)), np.asarray(labels)
         if labels.shape != (len(images),) or labels.dtype.kind not in "iuUS":
             raise ValueError(
@@ -90,6 +92,11 @@ class Store:
             checksum=checksum(images),
         )
         return cls(images, manifest)
+
+
+def check_share(test: float) -> None:
+    if not 0 <= test <= 1:
+        raise ValueError(f"test is {test}; it is a share of the classes, from 0 to 1")
 
 
 def _channels_first(images: np.ndarray) -> np.ndarray:
