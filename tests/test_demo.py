@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import threading
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -389,6 +390,18 @@ def test_the_session_that_is_idle_longest_makes_room(app, clock, monkeypatch):
         assert labels(two.get("/api/lesson")) == []
         assert labels(one.get("/api/lesson")) == labels(three.get("/api/lesson")) == ["a"]
     assert len(app.state.demo.sessions) == 2
+
+
+def test_idle_sessions_are_dropped_while_nobody_asks(app, clock, client, monkeypatch):
+    monkeypatch.setattr(limits, "LOOK", 0.01)
+    teach(client, "a", 0)
+    clock.now += limits.IDLE + 1
+    # a server that has only just begun, and is asked nothing
+    with visitor(app):
+        end = time.monotonic() + 10
+        while len(app.state.demo.sessions):
+            assert time.monotonic() < end
+            time.sleep(0.01)
 
 
 def test_idle_sessions_are_dropped(app, clock, client):

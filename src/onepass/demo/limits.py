@@ -16,6 +16,7 @@ EXAMPLES = 200  # in a session
 UNDO = 10  # steps back: each keeps a whole state
 SESSIONS = 32  # in all; one more drops the one that is idle longest
 IDLE = 30 * 60.0  # seconds, after which a session is dropped
+LOOK = 60.0  # seconds from one look for idle sessions to the next
 RATE, BURST = 20.0, 40.0  # requests a second of one session, and at once
 NEW_RATE, NEW_BURST = 2.0, 10.0  # the same of new sessions, from everyone together
 AT_ONCE = 2  # forward passes; more of them would only wait for each other

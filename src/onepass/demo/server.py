@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -45,7 +46,7 @@ def create_app(
     roster: Roster, sets: dict[str, SymbolSet], clock: Clock = time.monotonic
 ) -> FastAPI:
     # no pages about the interface: they would load from elsewhere
-    app = FastAPI(openapi_url=None)
+    app = FastAPI(openapi_url=None, lifespan=_tidied)
     app.state.demo = Demo(roster, sets, Sessions(clock), asyncio.Semaphore(limits.AT_ONCE))
     app.include_router(router)
     app.add_api_route("/", lambda: FileResponse(PAGE / "index.html"), include_in_schema=False)
@@ -56,6 +57,22 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _failed)
     return app
+
+
+@asynccontextmanager
+async def _tidied(app: FastAPI) -> AsyncIterator[None]:
+    """Sessions that are idle go while nobody asks for anything, too."""
+
+    async def look() -> None:
+        while True:
+            await asyncio.sleep(limits.LOOK)
+            app.state.demo.sessions.drop_idle()
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
 
 
 def _refused(request: Request, error: Any) -> Response:

@@ -56,8 +56,8 @@ class Sessions:
 
     def find(self, key: str | None) -> Session | None:
         """The session with this key, if it is still there; it counts as seen now."""
+        self.drop_idle()
         now = self.clock()
-        self._drop(now)
         session = self._by_key.get(key or "")
         if session is not None:
             session.seen = now
@@ -75,6 +75,7 @@ class Sessions:
         self._by_key[session.key] = session
         return session
 
-    def _drop(self, now: float) -> None:
+    def drop_idle(self) -> None:
+        now = self.clock()
         while self._by_key and now - next(iter(self._by_key.values())).seen > IDLE:
             self._by_key.popitem(last=False)
