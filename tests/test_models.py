@@ -14,6 +14,7 @@ from onepass.config import Component
 from onepass.learner import probe
 from onepass.models import export, is_model, open_folder
 from onepass.programs import write_programs
+from onepass.registry import LEARNERS
 from onepass.run import load_run
 from onepass.training import train
 
@@ -199,3 +200,19 @@ def test_a_growing_state_is_no_program(trained, tmp_path):
     _, benchmark, learner = load_run(run)
     with pytest.raises(ValueError, match="grows with the stream"):
         write_programs(learner, benchmark.x_shape, tmp_path)
+
+
+def test_too_many_classes_name_the_shipped_model_that_holds_them(trained, tmp_path, monkeypatch):
+    _, run = trained("codes")
+    export(run, tmp_path / "weights" / "symbols")
+    monkeypatch.setattr("onepass.estimators.load.SHIPPED", tmp_path / "weights")
+    few = onepass.ContinualClassifier(
+        LEARNERS.build("transformer", (4,), onepass.Classes(3), **SMALL),
+        x_shape=(4,),
+    )
+    with pytest.raises(ValueError, match=r"forget some, load 'symbols' \(40 classes\), or meta-"):
+        few.partial_fit(np.eye(4), [*"abcd"])
+    # which itself has no larger one
+    full = onepass.load("symbols")
+    with pytest.raises(ValueError, match="forget some, or meta-train one with a larger"):
+        full.partial_fit(np.zeros((41, 16, 16), np.uint8), range(41))

@@ -67,7 +67,11 @@ def captured_steps(
             if not resident:
                 hold(places, objective, next(coming))
             if phase is None or (objective, guided) != current:
-                current, phase = (objective, guided), None
+                if phase is not None:
+                    # its last step may still be running
+                    torch.cuda.synchronize(device)
+                    phase.close()
+                current = objective, guided
                 phase = phase_steps(begin, now, learner, optimiser, rng, tell)
                 next(phase)
             yield phase.send(step)

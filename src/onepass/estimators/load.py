@@ -28,6 +28,16 @@ def shipped() -> list[str]:
     return sorted(path.name for path in SHIPPED.glob("*") if is_model(path))
 
 
+def with_more_codes(codes: int) -> list[str]:
+    """The shipped models that hold more classes than so many."""
+    targets = {name: open_model(SHIPPED / name, None)[0].target for name in shipped()}
+    return [
+        f"{name!r} ({target.codes:,} classes)"
+        for name, target in targets.items()
+        if isinstance(target, Classes) and target.codes > codes
+    ]
+
+
 def _folder(name: str | Path) -> Path:
     if str(name) in shipped():
         return SHIPPED / str(name)

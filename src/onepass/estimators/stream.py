@@ -134,6 +134,14 @@ def coded(learned: Learned, labels: Sequence[Label]) -> tuple[Learned, Int[Tenso
     return learned, torch.tensor(numbers, device=learned.model.like.device)
 
 
+def _larger(codes: int) -> str:
+    # it opens estimators, which are made of this
+    from onepass.estimators.load import with_more_codes
+
+    names = with_more_codes(codes)
+    return f"load {' or '.join(names)}, " if names else ""
+
+
 def _with_room(learned: Learned, new: list[Label]) -> Learned:
     book, state = book_of(learned), learned.state
     room = book.room
@@ -144,7 +152,8 @@ def _with_room(learned: Learned, new: list[Label]) -> Learned:
         if state is None:
             raise ValueError(
                 f"this learner has codes for {book.room} classes, and {new[-1]!r} is one more: "
-                "forget some, or meta-train one with a larger vocabulary or code_length"
+                f"forget some, {_larger(book.room)}or meta-train one with a larger vocabulary or "
+                "code_length"
             )
     return learned._replace(state=state, book=book._replace(room=room).with_codes(new))
 
