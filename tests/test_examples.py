@@ -49,3 +49,10 @@ def test_the_notebook_runs_from_top_to_bottom(novices, tmp_path):
     said = run("book.py", folder=tmp_path)
     assert "cross {" in said
     assert "% right" in said
+
+
+def test_what_a_lesson_takes_is_measured(novices, tmp_path):
+    said = run(EXAMPLES.parent / "tools" / "latency.py", novices["pn"], folder=tmp_path)
+    header, _, row = said.strip().splitlines()[-3:]
+    assert header == "| model | after 1 | after 100 | after 1,000 |"
+    assert len(row.split("|")) == 6
