@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -29,6 +31,7 @@ def test_symbols_are_taught_in_a_few_lines(novices, tmp_path):
     assert len(code) <= 35
 
 
+@pytest.mark.slow
 def test_methods_are_compared_on_one_stream(novices, tmp_path):
     said = run(EXAMPLES / "compare.py", novices["pn"], folder=tmp_path)
     sgd, neighbour, mean, trained = (float(line.split()[0]) for line in said.splitlines())
@@ -39,6 +42,7 @@ def test_methods_are_compared_on_one_stream(novices, tmp_path):
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_from_top_to_bottom(novices, tmp_path):
     book = json.loads((EXAMPLES / "teach.ipynb").read_text())
     cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
@@ -51,6 +55,7 @@ def test_the_notebook_runs_from_top_to_bottom(novices, tmp_path):
     assert "% right" in said
 
 
+@pytest.mark.slow
 def test_what_a_lesson_takes_is_measured(novices, tmp_path):
     said = run(EXAMPLES.parent / "tools" / "latency.py", novices["pn"], folder=tmp_path)
     header, _, row = said.strip().splitlines()[-3:]
