@@ -4,6 +4,7 @@ import io
 import os
 import struct
 import zlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -459,6 +460,20 @@ def test_a_sheet_shows_as_many_as_there_are(view, flowers):
     fewest = min(store.counts[number] for number in store.splits["test"])
     assert len(rows) == len(store.splits["test"])
     assert {len(images) for _, images in rows} == {fewest}
+
+
+def test_a_sheet_shows_the_answers_too(flowers):
+    build = partial(BENCHMARKS.build, f"folder:{flowers}")
+    whole, halves, turned = (
+        [images for _, images in rows_of_benchmark(build(view=view), "train", 3, 4)]
+        for view in ("classify", "completion", "rotation")
+    )
+    assert whole[0].shape == (4, 1, 32, 32)
+    # a line between the halves; a flower is one shade, so that the halves show whose they are
+    assert halves[0].shape == (4, 1, 33, 32)
+    assert all((image[:, :16] == image[:, 17:]).all() for row in halves for image in row)
+    red = (turned[0] == np.array([220, 30, 30])[:, None, None]).all(1)
+    assert (red.sum((1, 2)) == 4).all()
 
 
 def test_a_dollar_sign_begins_no_formula(flowers, tmp_path):

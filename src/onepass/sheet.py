@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+from torch import Tensor
 
 from onepass.benchmarks.base import Benchmark
 from onepass.benchmarks.images import Images, Source
@@ -79,9 +80,34 @@ def rows_of_benchmark(benchmark: Benchmark, split: Split, classes: int, samples:
             return _rows_of_source(benchmark.source, split, classes, samples)
     spec, rng = EpisodeSpec(classes, max(1, samples - 1), 1), torch.Generator().manual_seed(0)
     train, test, *_ = benchmark.sample(split, spec, 1, rng)
-    x = torch.cat([part.x[0].unflatten(0, (classes, -1)) for part in (train, test)], 1)[:, :samples]
-    images = ((x + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
+    x, y = (
+        torch.cat([part[0].unflatten(0, (classes, -1)) for part in parts], 1)[:, :samples]
+        for parts in ((train.x, test.x), (train.y, test.y))
+    )
+    images = _with_answers(_bytes(x), y)
     return [(letter(k), images[k]) for k in range(classes)]
+
+
+def _bytes(x: Tensor) -> np.ndarray:
+    return ((x + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).numpy()
+
+
+def _with_answers(images: np.ndarray, y: Tensor) -> np.ndarray:
+    """The half that is asked for below the one shown; an angle as a red dot, from the right on."""
+    if not y.is_floating_point():
+        return images
+    if y[0, 0].numel() == images[0, 0].size:
+        gap = np.full_like(images[..., :1, :], 160)
+        return np.concatenate([images, gap, _bytes(y).reshape(images.shape)], -2)
+    dotted = np.broadcast_to(images, (*images.shape[:2], 3, *images.shape[3:])).copy()
+    height, width = images.shape[3:]
+    across, up = y.numpy().transpose(2, 0, 1)
+    row = np.rint((height - 2) / 2 * (1 - up)).astype(int)
+    column = np.rint((width - 2) / 2 * (1 + across)).astype(int)
+    for place in np.ndindex(*images.shape[:2]):
+        top, left = row[place], column[place]
+        dotted[place][:, top : top + 2, left : left + 2] = [[[220]], [[30]], [[30]]]
+    return dotted
 
 
 def _rows_of_source(source: Source, split: Split, classes: int, samples: int) -> list[Row]:
