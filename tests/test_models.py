@@ -205,7 +205,7 @@ def test_a_growing_state_is_no_program(trained, tmp_path):
 def test_too_many_classes_name_the_shipped_model_that_holds_them(trained, tmp_path, monkeypatch):
     _, run = trained("codes")
     export(run, tmp_path / "weights" / "symbols")
-    monkeypatch.setattr("onepass.estimators.load.SHIPPED", tmp_path / "weights")
+    monkeypatch.setattr("onepass.models.SHIPPED", tmp_path / "weights")
     few = onepass.ContinualClassifier(
         LEARNERS.build("transformer", (4,), onepass.Classes(3), **SMALL),
         x_shape=(4,),

@@ -6,6 +6,7 @@ python tools/latency.py MODEL...  (names of shipped models, or folders)
 import copy
 import sys
 import time
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -20,9 +21,8 @@ def measured(model: str) -> list[str]:
     """Milliseconds to learn and to answer, medians, after each number of examples."""
     learner, rng = onepass.load(model), np.random.default_rng(0)
     cells: list[str] = []
-    for seen in SEEN:
-        while getattr(learner, "n_samples_seen_", 0) < seen:
-            number = getattr(learner, "n_samples_seen_", 0)
+    for before, seen in pairwise((0, *SEEN)):
+        for number in range(before, seen):
             learner.learn_one(drawing(rng), f"class {number % CLASSES}")
         # a lesson that is not kept: what is learned is one value, and a copy shares it
         known = [copy.copy(learner) for _ in range(REPEATS)]

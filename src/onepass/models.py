@@ -24,6 +24,7 @@ from onepass.run import Run, load_run
 from onepass.targets import Classes, Target, Vector, angle, pixels
 
 VERSION = 1
+SHIPPED = Path(__file__).parent / "weights"
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 # a vector target by the word it is described with
 VECTORS = {"numbers": Vector, "pixels": pixels, angle().kind: lambda outputs: angle()}
@@ -84,6 +85,21 @@ def open_folder(path: Path) -> tuple[Learner, tuple[int, ...]]:
 def is_model(path: Path) -> bool:
     """Whether a folder is a model and not a run."""
     return (path / CONFIG).is_file() and (path / WEIGHTS).is_file()
+
+
+def shipped() -> dict[str, Path]:
+    """The models that come with onepass, by name."""
+    return {path.name: path for path in sorted(SHIPPED.glob("*")) if is_model(path)}
+
+
+def with_more_codes(codes: int) -> list[str]:
+    """Those that hold more classes than so many."""
+    targets = {name: open_folder(path)[0].target for name, path in shipped().items()}
+    return [
+        f"{name!r} ({target.codes:,} classes)"
+        for name, target in targets.items()
+        if isinstance(target, Classes) and target.codes > codes
+    ]
 
 
 def _read_description(path: Path) -> Description:

@@ -148,9 +148,9 @@ def check_enough(
         raise ValueError(f"{name} has {classes} classes, and tasks is {spec.tasks}{share}")
     if spec.shots + spec.queries > fewest:
         need = spec.shots + spec.queries
-        without = f"; ask for fewer with --shots and --queries, or benchmark.fewest={need} does "
-        without = f"{without}without such classes" if own else ""
+        fewer = "; ask for fewer with --shots and --queries"
+        advice = f"{fewer}, or benchmark.fewest={need} does without such classes" if own else ""
         raise ValueError(
             f"{name} has classes of {fewest} images, and shots + queries is "
-            f"{spec.shots} + {spec.queries} = {need}{without}"
+            f"{spec.shots} + {spec.queries} = {need}{advice}"
         )

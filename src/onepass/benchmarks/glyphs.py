@@ -58,8 +58,7 @@ class Glyphs:
         return self.bank_samples if self.bank and split == "train" else ENDLESS
 
     def check(self, split: Split, spec: EpisodeSpec) -> None:
-        if self.bank and split == "train":
-            check_enough("the bank of glyphs", self.bank, self.bank_samples, spec)
+        check_enough("the bank of glyphs", self.classes(split), self.fewest(split), spec)
 
     def class_name(self, split: Split, number: int) -> str:
         return f"glyph {FIRST[split] + number:,}"

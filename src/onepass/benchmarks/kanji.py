@@ -76,7 +76,7 @@ class Kanji:
         return ENDLESS
 
     def check(self, split: Split, spec: EpisodeSpec) -> None:
-        check_enough(f"kanji's {split} split", self.classes(split), ENDLESS, spec)
+        check_enough(f"kanji's {split} split", self.classes(split), self.fewest(split), spec)
 
     def class_name(self, split: Split, number: int) -> str:
         made, place = divmod(number, len(self.names[split]))

@@ -52,12 +52,15 @@ def _open(name: str, download: bool, agree: bool = False) -> Store:
     if name not in READERS:
         choices = ", ".join([*READERS, *(f"{kind}:PATH" for kind in OWN)])
         raise ValueError(f"no data set {name!r} to prepare; there are: {choices}")
-    reader = READERS[name]
+    reader, path = READERS[name], store_path(name)
+    if path.is_dir() and not download:
+        return read_store(path)
+    missing = reader.missing()
     # whoever prepares wants what the files have; files that are gone by now are not missed
-    if store_path(name).is_dir() and not (download and not reader.missing()):
-        return read_store(store_path(name))
-    fetch_missing(name, reader.missing(), download, agree)
-    return prepare_store(reader, store_path(name))
+    if path.is_dir() and missing:
+        return read_store(path)
+    fetch_missing(name, missing, download, agree)
+    return prepare_store(reader, path)
 
 
 def data_sets() -> dict[str, dict[str, str]]:

@@ -8,8 +8,9 @@ import numpy as np
 
 from onepass.demo.limits import SIDE
 from onepass.estimators.classifier import ContinualClassifier
-from onepass.estimators.load import load, shipped
+from onepass.estimators.load import load
 from onepass.learner import Learner
+from onepass.models import shipped
 from onepass.targets import Classes
 
 

@@ -6,11 +6,9 @@ from typing import Any
 from onepass.estimators.classifier import ContinualClassifier
 from onepass.estimators.model import open_model
 from onepass.estimators.regressor import ContinualRegressor
-from onepass.models import is_model
+from onepass.models import is_model, shipped
 from onepass.run import Run
 from onepass.targets import Classes
-
-SHIPPED = Path(__file__).parent.parent / "weights"
 
 
 def load(name: str | Path, **options: Any) -> ContinualClassifier | ContinualRegressor:
@@ -23,24 +21,9 @@ def load(name: str | Path, **options: Any) -> ContinualClassifier | ContinualReg
     return estimator(learner, x_shape=x_shape, **options)
 
 
-def shipped() -> list[str]:
-    """The models that come with onepass."""
-    return sorted(path.name for path in SHIPPED.glob("*") if is_model(path))
-
-
-def with_more_codes(codes: int) -> list[str]:
-    """The shipped models that hold more classes than so many."""
-    targets = {name: open_model(SHIPPED / name, None)[0].target for name in shipped()}
-    return [
-        f"{name!r} ({target.codes:,} classes)"
-        for name, target in targets.items()
-        if isinstance(target, Classes) and target.codes > codes
-    ]
-
-
 def _folder(name: str | Path) -> Path:
     if str(name) in shipped():
-        return SHIPPED / str(name)
+        return shipped()[str(name)]
     path = Path(name)
     if is_model(path) or Run(path).has("config.json"):
         return path

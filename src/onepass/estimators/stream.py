@@ -12,6 +12,7 @@ from onepass.estimators.labels import Book, Label
 from onepass.estimators.memory import Choose, Chunk, Memory, joined, remembered
 from onepass.estimators.model import Model
 from onepass.learner import Learner
+from onepass.models import with_more_codes
 from onepass.tree import State, span
 
 AT_ONCE = 128  # examples that are encoded, or queries that are answered, in one go
@@ -135,9 +136,6 @@ def coded(learned: Learned, labels: Sequence[Label]) -> tuple[Learned, Int[Tenso
 
 
 def _larger(codes: int) -> str:
-    # it opens estimators, which are made of this
-    from onepass.estimators.load import with_more_codes
-
     names = with_more_codes(codes)
     return f"load {' or '.join(names)}, " if names else ""
 

@@ -28,7 +28,7 @@ def keep_run(path: Path, results: Path) -> None:
     kept.write(f"{name}.json", result)
     if run.has("forgetting.json"):
         kept.write(f"{name}{FORGETTING}", run.read("forgetting.json"))
-    scores = [json.loads(file.read_text()) for file in sorted(path.glob("evaluations/*.json"))]
+    scores = run.evaluations()
     if others := [score for score in scores if score["benchmark"] != result["benchmark"]]:
         kept.write(f"{name}{ELSEWHERE}", others)
 
