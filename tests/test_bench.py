@@ -180,7 +180,7 @@ def test_the_table_is_markdown_and_figures_have_three_digits(capsys):
     ]
     assert [prefixed(x) for x in (12.0, 999.9, 1.234e14)] == ["12 ", "1 k", "123 T"]
     row = Row("pn", 20, 4_012.0, 3.99, 1.5, 1_003.0, 4.0, "a card", device="cuda", batch=16)
-    row = replace(row, ms_per_step_least=3.9, ms_per_step_most=4.1, warm_up_s=12.0)
+    row = replace(row, ms_per_step_least=3.9, ms_per_step_most=4.1, warm_up_s=12.0, reserved_gb=2.5)
     print_bench([row, replace(row, failed="no room", episodes_per_s=None)])
     said = capsys.readouterr().out
     assert "| pn      |    20 |    16 |    4,012.0 |" in said

@@ -57,12 +57,13 @@ class Row:
     tasks: int
     episodes_per_s: float | None = None
     ms_per_step: float | None = None  # the median of the repeats
-    peak_gb: float | None = None  # reserved on the card; on a CPU, held by the whole process
+    peak_gb: float | None = None  # in use on the card; on a CPU, held by the whole process
     published_episodes_per_s: float | None = None
     ratio: float | None = None
     card: str = ""
     failed: str | None = None
     notes: tuple[str, ...] = ()
+    reserved_gb: float | None = None  # with the gaps between what is in use
     device: str = ""
     data: str = ""
     batch: int | None = None

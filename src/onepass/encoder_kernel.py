@@ -21,12 +21,14 @@ import inspect
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 HAS_KERNEL = importlib.util.find_spec("triton") is not None
 PIXELS = 128  # at a time
 PROGRAMS = 1_056  # 8 for each of the 132 processors of a card; others differ little
+GRAM_WARPS = 1  # a product of 16 x 16 is one warp's work; more would do the same again
 # 3 x 3 and a 1, filled up to what matrix units take; the place of the 1
 TAPS, CONSTANT = 16, 9
 
@@ -39,19 +41,23 @@ if HAS_KERNEL:
         return triton.jit(inspect.unwrap(function))
 
     @compiled
-    def _patches(image, pixel, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TAPS: tl.constexpr):
+    def _patches(
+        padded, image, pixel, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, TAPS: tl.constexpr
+    ):
         """Nine neighbours and a 1 for each pixel that is there, zeros for the others."""
-        tap, here = tl.arange(0, TAPS)[None], (pixel < HEIGHT * WIDTH)[:, None]
-        row = (pixel // WIDTH)[:, None] + tap // 3 - 1
-        column = (pixel % WIDTH)[:, None] + tap % 3 - 1
-        inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
-        x = tl.load(image + row * WIDTH + column, inside & (tap < 9) & here, 0.0)
-        return tl.where((tap == 9) & here, 1.0, x)
+        tap, here = tl.arange(0, TAPS), pixel < HEIGHT * WIDTH
+        first = (
+            image * ((HEIGHT + 2) * (WIDTH + 2)) + (pixel // WIDTH) * (WIDTH + 2) + pixel % WIDTH
+        )
+        place = first[:, None] + ((tap // 3) * (WIDTH + 2) + tap % 3)[None]
+        x = tl.load(padded + place, here[:, None] & (tap < 9)[None], 0.0)
+        return tl.where(here[:, None] & (tap == 9)[None], 1.0, x)
 
     @compiled
     def _gram(
-        x, sums, images,
+        padded, sums, images,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
+        PRECISION: tl.constexpr,
     ):  # fmt: skip
         """G, a part of it for each program."""
         program, tap = tl.program_id(0), tl.arange(0, TAPS)
@@ -59,34 +65,37 @@ if HAS_KERNEL:
         for image in range(program, images, tl.num_programs(0)):
             for begin in range(0, HEIGHT * WIDTH, PIXELS):
                 pixel = begin + tl.arange(0, PIXELS)
-                patches = _patches(x + image * HEIGHT * WIDTH, pixel, HEIGHT, WIDTH, TAPS)
-                # the variance is a difference: no short products here
-                total += tl.dot(tl.trans(patches), patches, input_precision="ieee")
+                patches = _patches(padded, image, pixel, HEIGHT, WIDTH, TAPS)
+                total += tl.dot(tl.trans(patches), patches, input_precision=PRECISION)
         tl.store(sums + (program * TAPS + tap[:, None]) * TAPS + tap[None], total)
 
     @compiled
-    def _before_relu(patches, taps, shift, CHANNELS: tl.constexpr, TAPS: tl.constexpr):
+    def _before_relu(
+        patches, taps, shift, CHANNELS: tl.constexpr, TAPS: tl.constexpr, PRECISION: tl.constexpr
+    ):
         channel = tl.arange(0, CHANNELS)[None]
         w = tl.load(taps + tl.arange(0, TAPS)[:, None] * CHANNELS + channel)
-        return tl.dot(patches, w) + tl.load(shift + channel)
+        return tl.dot(patches, w, input_precision=PRECISION) + tl.load(shift + channel)
 
     @compiled
     def _there(
-        x, taps, shift, out, CHANNELS: tl.constexpr,
+        padded, taps, shift, out, CHANNELS: tl.constexpr,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
+        PRECISION: tl.constexpr,
     ):  # fmt: skip
         image = tl.program_id(0)
         pixel, channel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS), tl.arange(0, CHANNELS)
-        patches = _patches(x + image * HEIGHT * WIDTH, pixel, HEIGHT, WIDTH, TAPS)
-        value = _before_relu(patches, taps, shift, CHANNELS, TAPS)
+        patches = _patches(padded, image, pixel, HEIGHT, WIDTH, TAPS)
+        value = _before_relu(patches, taps, shift, CHANNELS, TAPS, PRECISION)
         place = (image * HEIGHT * WIDTH + pixel)[:, None] * CHANNELS + channel[None]
         there = (pixel < HEIGHT * WIDTH)[:, None]
         tl.store(out + place, tl.maximum(value, 0.0).to(out.dtype.element_ty), there)
 
     @compiled
     def _back(
-        slope, x, taps, shift, sums, images, CHANNELS: tl.constexpr,
+        slope, padded, taps, shift, sums, images, CHANNELS: tl.constexpr,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
+        PRECISION: tl.constexpr,
     ):  # fmt: skip
         """S, a part of it for each program."""
         program, tap = tl.program_id(0), tl.arange(0, TAPS)
@@ -95,11 +104,12 @@ if HAS_KERNEL:
         for image in range(program, images, tl.num_programs(0)):
             for begin in range(0, size, PIXELS):
                 pixel = begin + tl.arange(0, PIXELS)
-                patches = _patches(x + image * size, pixel, HEIGHT, WIDTH, TAPS)
-                value = _before_relu(patches, taps, shift, CHANNELS, TAPS)
+                patches = _patches(padded, image, pixel, HEIGHT, WIDTH, TAPS)
+                value = _before_relu(patches, taps, shift, CHANNELS, TAPS, PRECISION)
                 place = (image * size + pixel)[:, None] * CHANNELS + channel[None]
                 by_out = tl.load(slope + place, (pixel < size)[:, None], 0.0).to(tl.float32)
-                total += tl.dot(tl.trans(patches), tl.where(value > 0, by_out, 0.0))
+                by_value = tl.where(value > 0, by_out, 0.0)
+                total += tl.dot(tl.trans(patches), by_value, input_precision=PRECISION)
         tl.store(sums + (program * TAPS + tap[:, None]) * CHANNELS + channel[None], total)
 
     @compiled
@@ -158,16 +168,16 @@ def first_layer(
     x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """out [N C H W], channels last; mean and variance; G, and what ReLU reads, for the way back."""
-    x, weight, sizes = x.contiguous(), weight.contiguous(), _sizes(x)
-    programs, kinds = min(PROGRAMS, len(x)), _kinds(weight)
+    padded, weight, sizes = _padded(x), weight.contiguous(), _sizes(x, dtype)
+    programs, kinds = min(4 * PROGRAMS, len(x)), _kinds(weight)
     parts = x.new_empty(programs, TAPS, TAPS)
-    _gram[(programs,)](x, parts, len(x), **sizes)
+    _gram[(programs,)](padded, parts, len(x), **sizes, num_warps=GRAM_WARPS)
     gram, taps = parts.sum(0), x.new_empty(TAPS, len(weight))
     mean, var, shift = (torch.empty_like(gamma) for _ in range(3))
     _folded[(1,)](gram, weight, gamma, beta, mean, var, taps, shift, eps, **kinds)
     out = _empty_out(x, weight, dtype)
     blocks = triton.cdiv(sizes["HEIGHT"] * sizes["WIDTH"], PIXELS)
-    _there[(len(x), blocks)](x, taps, shift, out, CHANNELS=len(weight), **sizes)
+    _there[(len(x), blocks)](padded, taps, shift, out, CHANNELS=len(weight), **sizes)
     return out, mean, var, gram, taps, shift
 
 
@@ -194,11 +204,12 @@ def first_layer_back(
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Slopes by the weight, by gamma and by beta."""
-    slope, x = slope.contiguous(memory_format=torch.channels_last), x.contiguous()
+    slope = slope.contiguous(memory_format=torch.channels_last)
     programs = min(PROGRAMS, len(x))
     parts = x.new_empty(programs, TAPS, len(weight))
     _back[(programs,)](
-        slope, x, taps, shift, parts, len(x), CHANNELS=len(weight), **_sizes(x)
+        slope, _padded(x), taps, shift, parts, len(x), CHANNELS=len(weight),
+        **_sizes(x, slope.dtype),
     )  # fmt: skip
     by_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
     by_gamma, by_beta = torch.empty_like(gamma), torch.empty_like(gamma)
@@ -232,9 +243,17 @@ def _empty_out(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Float[Tensor, "
     return torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
 
 
-def _sizes(x: Tensor) -> dict[str, int]:
+def _padded(x: Float[Tensor, "N 1 H W"]) -> Float[Tensor, "N 1 h w"]:
+    """With a frame of zeros, so that no pixel asks where the edge is."""
+    return F.pad(x, (1, 1, 1, 1)).contiguous()
+
+
+def _sizes(x: Tensor, dtype: torch.dtype) -> dict[str, Any]:
+    """Products are as long as what is written: of images in TF32 all sums are of one rounding."""
     height, width = x.shape[2:]
-    return {"HEIGHT": height, "WIDTH": width, "PIXELS": PIXELS, "TAPS": TAPS}
+    precision = "tf32x3" if dtype == torch.float32 else "tf32"
+    sizes = {"HEIGHT": height, "WIDTH": width, "PIXELS": PIXELS, "TAPS": TAPS}
+    return {**sizes, "PRECISION": precision}
 
 
 def _kinds(weight: Float[Tensor, "C 1 3 3"]) -> dict[str, int]:

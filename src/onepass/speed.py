@@ -33,7 +33,8 @@ class Timed(NamedTuple):
     each: list[float]  # seconds a step, of each repeat
     steps: int  # in a repeat
     warm_up: float  # seconds
-    peak: int  # bytes
+    peak: int  # bytes in use
+    reserved: int  # bytes that could not be used by others
     profile: list[dict[str, Any]]
 
 
@@ -55,6 +56,7 @@ def measure(
         "ms_per_step_least": 1e3 * min(timed.each),
         "ms_per_step_most": 1e3 * max(timed.each),
         "peak_gb": timed.peak / 1e9,
+        "reserved_gb": timed.reserved / 1e9,
         "parameters": count_parameters(learner),
         "repeats": REPEATS,
         "steps": timed.steps,
@@ -106,9 +108,9 @@ def time_steps(
         warm_up = time.perf_counter() - started
         count = count or max(1, min(room, MOST_STEPS, round(SECONDS / trial)))
         each = [take(count) for _ in range(REPEATS)]
-        peak = peak_bytes(device)
+        peak, reserved = peak_bytes(device)
         kernels = profiled(take, min(count, 10), device) if profile else []
-    return Timed(each, count, warm_up, peak, kernels)
+    return Timed(each, count, warm_up, peak, reserved, kernels)
 
 
 def first_of_last_phase(config: Config) -> int:
@@ -171,12 +173,13 @@ def forget(device: torch.device) -> None:
         torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak_bytes(device: torch.device) -> int:
-    """The most that was reserved on the card; elsewhere, that this process ever held."""
+def peak_bytes(device: torch.device) -> tuple[int, int]:
+    """The most that was in use and reserved on the card; elsewhere, that this process ever held."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
+        return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return held if sys.platform == "darwin" else 1024 * held
+    held = held if sys.platform == "darwin" else 1024 * held
+    return held, held
 
 
 def profiled(

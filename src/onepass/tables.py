@@ -75,7 +75,7 @@ def print_bench(rows: "list[Row]") -> None:
         "batch",
         "episodes/s",
         "ms/step (min to max)",
-        "peak GB",
+        "peak GB (reserved)",
         "published",
         "ratio",
         "FLOP/s",
@@ -103,7 +103,7 @@ def _bench_cells(row: "Row") -> list[str]:
         str(row.batch),
         f"{row.episodes_per_s:,.1f}",
         f"{row.ms_per_step:,.2f} {spread}",
-        f"{row.peak_gb:.2f}",
+        f"{row.peak_gb:.2f} ({row.reserved_gb:.2f})",
         f"{row.published_episodes_per_s:,g}" if row.published_episodes_per_s else "-",
         f"{row.ratio:.1f}" if row.ratio else "-",
         share(row.flops_per_s, row.flops_ceiling),
@@ -117,7 +117,7 @@ def bench_notes(rows: "list[Row]") -> list[str]:
     row = rows[0]
     images = "omniglot" if row.data == "omniglot" else "noise in the shape of omniglot"
     on_card = row.device == "cuda"
-    memory = "reserved on the card" if on_card else "held by the process, torch included"
+    memory = "in use on the card" if on_card else "held by the process"
     commit = f"{row.commit[:12]}{row.commit[40:]}" if row.commit else "unknown"
     notes = [
         f"{row.card}, torch {row.torch}, {row.date[:10]}, commit {commit}, {row.precision}, "
@@ -128,7 +128,7 @@ def bench_notes(rows: "list[Row]") -> list[str]:
         "copy. FLOP are those of the products, convolutions and attention of a plain step, without "
         "kernels of our own. Bytes are a lower bound of a plain step's: weights, slopes, moments "
         "and what is kept for the way back, each written and read once; a compiled step may keep "
-        f"less. Peak GB (10^9 bytes) is the most {memory}, warm-up included.",
+        f"less. Peak GB (10^9 bytes) is the most {memory}, warm-up included; reserved has gaps.",
     ]
     if any(row.published_episodes_per_s for row in rows):
         notes.append(

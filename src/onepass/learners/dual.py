@@ -111,8 +111,7 @@ class _InnerLoop(torch.autograd.Function):
         by_input, by_error = slopes[: count - 1], slopes[count - 1 :]
         if ctx.kernel:
             *by_pre, back = kernel.loop_back(
-                likeness[0], likeness[1], agreement[1], layers[1][0], y, rate,
-                inputs[1], errors[1], *by_error, *by_input,
+                likeness[0], layers[1][0], y, rate, inputs[1], errors[1], *by_error, *by_input
             )  # fmt: skip
             by_back = [inputs[0][:0], back]
         else:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
@@ -54,23 +54,23 @@ class Attention(Mixer):
 
     def mix(self, x, queries, stop=None, own=None):
         length = x.shape[1]
-        projected = self._project(torch.cat([x, queries.flatten(1, 2)], 1))
-        q, k, v = projected[..., :length, :]
-        along = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        asked, chunk = projected[..., length:, :], queries.shape[2]
-        answers, guidance = self._answers(asked, KeysValues(k, v), chunk, stop, own)
+        q, k, v = self._project(torch.cat([x, queries.flatten(1, 2)], 1))
+        past = KeysValues(k[:, :, :length], v[:, :, :length])
+        along = F.scaled_dot_product_attention(q[:, :, :length], *past, is_causal=True)
+        answers, guidance = self._answers(q[:, :, length:], k, v, queries.shape[2], stop, own)
         mixed = self.out(rearrange(torch.cat([along, answers], 2), "b h l k -> b l (h k)"))
         return Mixed(
             mixed[:, :length], mixed[:, length:].unflatten(1, queries.shape[1:3]), guidance
         )
 
     def ask(self, x, queries, stop=None, own=None):
-        width, chunk = x.shape[-1], queries.shape[2]
+        asked, width = queries.flatten(1, 2), x.shape[-1]
         # of the stream only keys and values
-        both = F.linear(x, self.qkv.weight[width:], self.qkv.bias[width:])
-        past = rearrange(both, "b l (two h k) -> two b h l k", two=2, h=self.heads)
-        asked = self._project(queries.flatten(1, 2))
-        answers, guidance = self._answers(asked, KeysValues(*past), chunk, stop, own)
+        q = F.linear(asked, self.qkv.weight[:width], self.qkv.bias[:width])
+        kv = F.linear(torch.cat([x, asked], 1), self.qkv.weight[width:], self.qkv.bias[width:])
+        q = rearrange(q, "b l (h k) -> b h l k", h=self.heads)
+        k, v = rearrange(kv, "b l (two h k) -> two b h l k", two=2, h=self.heads)
+        answers, guidance = self._answers(q, k, v, queries.shape[2], stop, own)
         mixed = self.out(rearrange(answers, "b h l k -> b l (h k)"))
         return Asked(mixed.unflatten(1, queries.shape[1:3]), guidance)
 
@@ -80,15 +80,41 @@ class Attention(Mixer):
         return logits.softmax(-1)
 
     def _answers(
-        self, asked: Tensor, past: KeysValues, chunk: int, stop: Tensor | None, own: Tensor | None
+        self,
+        q: Float[Tensor, "B H L K"],
+        k: Float[Tensor, "B H TL K"],
+        v: Float[Tensor, "B H TL K"],
+        chunk: int,
+        stop: Int[Tensor, "B Q"] | None,
+        own: Bool[Tensor, "B Q T"] | None,
     ) -> tuple[Float[Tensor, "B H L K"], Float[Tensor, ""]]:
-        """What queries read, and the guidance loss."""
-        place = torch.arange(past.keys.shape[2], device=asked.device)
+        """What queries read, and the guidance loss; keys and values are the past's, then theirs."""
+        asked = q.shape[2]
+        length = k.shape[2] - asked
+        place = torch.arange(length, device=q.device)
         seen = None if stop is None else place < stop[..., None]
-        answers, logits = _read(asked, past, chunk, seen)
         if own is None:
-            return answers, answers.new_zeros(())
+            # the kernels of the library keep no weights; the price is that they look at all queries
+            mask = _visible(asked, length, chunk, seen, q.device)
+            return F.scaled_dot_product_attention(q, k, v, mask), q.new_zeros(())
+        past = KeysValues(k[:, :, :length], v[:, :, :length])
+        theirs = torch.stack([q, k[:, :, length:], v[:, :, length:]])
+        answers, logits = _read(theirs, past, chunk, seen)
         return answers, _misplaced(logits[:, : guided_heads(self.heads)], own)
+
+
+def _visible(
+    asked: int, length: int, chunk: int, seen: Bool[Tensor, "B Q T"] | None, device: torch.device
+) -> Bool[Tensor, "#B 1 L TL"]:
+    """Queries of `chunk` tokens see the (seen) past, and of themselves what came before."""
+    place = torch.arange(asked, device=device)
+    apart = place[:, None] - place
+    theirs = (apart >= 0) & (apart <= (place % chunk)[:, None])
+    if seen is None:
+        past = theirs.new_ones(1, asked, length)
+    else:
+        past = seen.repeat_interleave(chunk, 1)
+    return torch.cat([past, theirs.expand(len(past), -1, -1)], -1)[:, None]
 
 
 def _read(
