@@ -36,7 +36,7 @@ from torch import Tensor
 HAS_KERNEL = importlib.util.find_spec("triton") is not None
 CHUNK = 16  # examples whose history fits into registers
 ROWS = 16  # of a weight, read at a time
-WARPS = 16
+WARPS = 8
 WIDEST = 1_024  # a row of the history that a program can hold
 
 if HAS_KERNEL:
