@@ -14,8 +14,8 @@ from onepass.benchmarks.base import draw
 from onepass.config import Component, to_json
 from onepass.forgetting import forgetting_of_run
 from onepass.learner import encode_episodes, probe
+from onepass.plots import in_bytes
 from onepass.report import examples
-from onepass.report.drawing import in_bytes
 from onepass.report.entries import expanded, labels, read_entry
 from onepass.report.methods import Method, methods
 from onepass.report.page import render, report

@@ -15,7 +15,7 @@ from torch import Tensor
 from onepass.config import build, override
 from onepass.files import write_json
 from onepass.learner import Learner
-from onepass.plots import growth, save_figure
+from onepass.plots import growth, in_bytes, save_figure
 from onepass.progress import progress
 from onepass.recipes import make_config
 from onepass.registry import LEARNERS
@@ -159,7 +159,7 @@ def _picture(rows: Sequence[Cost]) -> Figure:
             figures = asdict(row)
             spread = [figures.get(f"{key}{end}", figures[key]) for end in ("", "_low", "_high")]
             lines.setdefault(row.learner, []).append([row.examples, *spread])
-        growth(axis, lines, label)
+        growth(axis, lines, label, in_bytes if key == "state_bytes" else "{:g}".format)
     axes[0].legend(frameon=False, fontsize=8)
     figure.suptitle(f"What the next example costs after n others ({rows[0].card})")
     return figure

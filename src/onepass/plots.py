@@ -1,7 +1,9 @@
 """Pictures of a run: what it was shown and how it answered, and how it came to learn."""
 
 import io
+import math
 import string
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from jaxtyping import Float
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 
 from onepass.episodes import Episodes
@@ -120,12 +122,39 @@ def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) 
         axis.legend(frameon=False, fontsize=8)
 
 
-def growth(axis: Axes, lines: dict[str, list[list[float]]], label: str) -> None:
+def growth(
+    axis: Axes, lines: dict[str, list[list[float]]], label: str, write: Callable[[float], str]
+) -> None:
     """Against examples seen, a line per name: the middle, between low and high."""
     for n, (name, points) in enumerate(lines.items()):
         colour = CURVES(0.85 * n / max(len(lines) - 1, 1))
         seen, middle, low, high = np.array(points).T
         axis.plot(seen, middle, color=colour, marker=".", label=name)
         axis.fill_between(seen, low, high, color=colour, alpha=0.2, linewidth=0)
-    axis.set(xscale="log", yscale="log", xlabel="examples seen", ylabel=label)
+    points = [point for line in lines.values() for point in line]
+    log_axis(axis, "x", [seen for seen, *_ in points], in_units)
+    log_axis(axis, "y", [value for _, *values in points for value in values], write)
+    axis.set(xlabel="examples seen", ylabel=label)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def log_axis(axis: Axes, which: str, values: list[float], write: Callable[[float], str]) -> None:
+    """Logarithmic around these values, with room at the ends, ticks as people write numbers."""
+    low, high = min(values) / 1.6, max(values) * 1.6
+    subs = (1.0,) if math.log10(high / low) > 2.5 else (1.0, 2.0, 5.0)
+    getattr(axis, f"set_{which}scale")("log")
+    getattr(axis, f"set_{which}lim")(low, high)
+    ticks = getattr(axis, f"{which}axis")
+    ticks.set_major_locator(LogLocator(subs=subs))
+    ticks.set_major_formatter(FuncFormatter(lambda value, place: write(value)))
+    ticks.set_minor_formatter(NullFormatter())
+
+
+def in_units(value: float, units: tuple[str, ...] = ("", "k", "M", "G")) -> str:
+    """1,500,000 is 1.5M."""
+    power = min(int(math.log10(max(value, 1)) // 3), len(units) - 1)
+    return f"{value / 1000**power:.3g}{units[power]}"
+
+
+def in_bytes(value: float) -> str:
+    return in_units(value, (" B", " kB", " MB", " GB"))

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from onepass.forgetting import Forgetting
-from onepass.plots import INK, forgetting_curves, heat_map
-from onepass.report.drawing import Plot, in_bytes, in_units, log_axis, look, plot
+from onepass.plots import INK, forgetting_curves, heat_map, in_bytes, in_units, log_axis
+from onepass.report.drawing import Plot, look, plot
 from onepass.report.entries import Entry
 from onepass.report.methods import Method
 

@@ -12,7 +12,6 @@ import matplotlib
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 from torch import Tensor
 
@@ -91,28 +90,6 @@ def look(number: int) -> Look:
         itertools.cycle(COLOURS), itertools.cycle(MARKS), itertools.cycle(DASHES), strict=False
     )
     return Look(*next(itertools.islice(cycle, number, None)))
-
-
-def log_axis(axis: Axes, which: str, values: list[float], write: Callable[[float], str]) -> None:
-    """Logarithmic around these values, with room at the ends, ticks as people write numbers."""
-    low, high = min(values) / 1.6, max(values) * 1.6
-    subs = (1.0,) if math.log10(high / low) > 2.5 else (1.0, 2.0, 5.0)
-    getattr(axis, f"set_{which}scale")("log")
-    getattr(axis, f"set_{which}lim")(low, high)
-    ticks = getattr(axis, f"{which}axis")
-    ticks.set_major_locator(LogLocator(subs=subs))
-    ticks.set_major_formatter(FuncFormatter(lambda value, place: write(value)))
-    ticks.set_minor_formatter(NullFormatter())
-
-
-def in_units(value: float, units: tuple[str, ...] = ("", "k", "M", "G")) -> str:
-    """1,500,000 is 1.5M."""
-    power = min(int(math.log10(max(value, 1)) // 3), len(units) - 1)
-    return f"{value / 1000**power:.3g}{units[power]}"
-
-
-def in_bytes(value: float) -> str:
-    return in_units(value, (" B", " kB", " MB", " GB"))
 
 
 def png(image: Float[Tensor, "c h w"], seam: int | None = None) -> str:

@@ -10,6 +10,7 @@ from jinja2 import Environment, StrictUndefined
 
 from onepass import __version__
 from onepass.files import write_bytes
+from onepass.plots import in_bytes
 from onepass.report import examples
 from onepass.report.comparisons import (
     Questions,
@@ -18,7 +19,7 @@ from onepass.report.comparisons import (
     score_of,
     size_plots,
 )
-from onepass.report.drawing import Plot, in_bytes
+from onepass.report.drawing import Plot
 from onepass.report.entries import Entry, expanded, labels, read_entry, settings_of
 from onepass.report.methods import Compared, Method, compared, methods
 from onepass.run import now

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from onepass.plots import INK, LINE
-from onepass.report.drawing import in_units, log_axis
+from onepass.plots import INK, LINE, in_units, log_axis
 from onepass.reproduce.comparison import Line
 from onepass.reproduce.losses import Losses
 
