@@ -123,7 +123,7 @@ def forgetting_curves(axis: Axes, groups: list[dict], scale: float, label: str) 
 
 
 def growth(
-    axis: Axes, lines: dict[str, list[list[float]]], label: str, write: Callable[[float], str]
+    axis: Axes, lines: dict[str, list[list[int | float]]], label: str, write: Callable[[float], str]
 ) -> None:
     """Against examples seen, a line per name: the middle, between low and high."""
     for n, (name, points) in enumerate(lines.items()):
@@ -138,7 +138,9 @@ def growth(
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def log_axis(axis: Axes, which: str, values: list[float], write: Callable[[float], str]) -> None:
+def log_axis(
+    axis: Axes, which: str, values: list[int | float], write: Callable[[float], str]
+) -> None:
     """Logarithmic around these values, with room at the ends, ticks as people write numbers."""
     low, high = min(values) / 1.6, max(values) * 1.6
     subs = (1.0,) if math.log10(high / low) > 2.5 else (1.0, 2.0, 5.0)
@@ -150,11 +152,11 @@ def log_axis(axis: Axes, which: str, values: list[float], write: Callable[[float
     ticks.set_minor_formatter(NullFormatter())
 
 
-def in_units(value: float, units: tuple[str, ...] = ("", "k", "M", "G")) -> str:
+def in_units(value: int | float, units: tuple[str, ...] = ("", "k", "M", "G")) -> str:
     """1,500,000 is 1.5M."""
     power = min(int(math.log10(max(value, 1)) // 3), len(units) - 1)
     return f"{value / 1000**power:.3g}{units[power]}"
 
 
-def in_bytes(value: float) -> str:
+def in_bytes(value: int | float) -> str:
     return in_units(value, (" B", " kB", " MB", " GB"))
