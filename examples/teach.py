@@ -1,7 +1,7 @@
 """Teach a learner symbols of your own, one by one, and ask. `python teach.py [MODEL]`
 
-MODEL is the folder of a run, such as the one that `make quickstart` leaves, or of a model that
-`onepass export` wrote.
+MODEL is one that comes with onepass (`symbols`, `symbols-linear`), or the folder of a run or of a
+model that `onepass export` wrote.
 """
 
 import sys
@@ -26,7 +26,7 @@ def drawing(name: str) -> Image.Image:
     return page
 
 
-learner = onepass.load(sys.argv[1] if len(sys.argv) > 1 else "runs/quickstart")
+learner = onepass.load(sys.argv[1] if len(sys.argv) > 1 else "symbols")
 for name in SYMBOLS:
     for _ in range(3):
         learner.learn_one(drawing(name), name)  # no gradient step: one forward pass

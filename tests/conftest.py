@@ -26,6 +26,11 @@ from onepass import training
 # typer calls commands its own way
 from onepass.__main__ import main
 from onepass.config import Component, Config
+from onepass.data import open_store
+from onepass.files import data_dir
+
+# before any test looks elsewhere
+REAL = data_dir()
 
 # tests share the machine: one thread each, or they wait for each other
 torch.set_num_threads(1)
@@ -159,3 +164,17 @@ def browser():
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield opened
         opened.close()
+
+
+@pytest.fixture(scope="session")
+def real_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real Omniglot, prepared once."""
+    files = [Path("omniglot") / f"images_{part}.zip" for part in ("background", "evaluation")]
+    if not (REAL and all((REAL / file).exists() for file in files)):
+        pytest.skip(f"set ONEPASS_DATA to a folder that has {files[0]} and {files[1]}")
+    cache = tmp_path_factory.mktemp("real")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONEPASS_DATA", str(REAL))
+        patch.setenv("ONEPASS_CACHE", str(cache))
+        open_store("omniglot")
+    return cache

@@ -93,7 +93,7 @@ def labels(answer) -> list[str]:
 def refused(answer, status: int, *words: str) -> None:
     assert answer.status_code == status, answer.text
     said = answer.json()["error"]
-    assert len(said) < 200
+    assert len(said) < 240
     for word in words:
         assert word in said
 

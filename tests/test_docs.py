@@ -71,7 +71,7 @@ def test_the_sweep_of_the_page_runs(command, tmp_path):
 
 def test_python_of_the_readme_runs(tmp_path):
     sources = [block["text"] for block in blocks(ROOT / "README.md") if block["kind"] == "python"]
-    assert len(sources) == 3
+    assert len(sources) == 4
     for source in sources:
         arguments = [sys.executable, "-c", source]
         ended = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True)

@@ -395,6 +395,8 @@ def test_a_class_that_a_budget_has_dropped_is_no_answer_and_gives_its_code_to_ot
         ({"max_examples": 0}, "max_examples is 0; give a whole number"),
         ({"max_examples": 2.5}, "max_examples is 2.5"),
         ({"which": "newest"}, "which is 'newest'; there are: oldest, balanced"),
+        ({"skip_above": 0}, "skip_above is 0; give a share above 0, at most 1, or None"),
+        ({"skip_above": "0.9"}, "skip_above is '0.9'; give a share"),
         ({"random_state": "x"}, "random_state is 'x'"),
         ({"x_shape": (3,)}, r"x_shape is \(3,\), and there is no learner to read it"),
         ({"learner": 3}, "learner is 3; give the folder of a run or model, a Learner, or None"),

@@ -331,6 +331,31 @@ def test_a_float32_learner_is_given_no_infinities():
     assert classifier.predict(np.zeros((0, 8))).tolist() == []
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("share", [0.2, 0.4, 1.0])
+def test_what_is_sure_by_then_is_not_learned(name, share):
+    """By the definition, one by one; and the same however many come in a call."""
+    X, y = noise(60), [f"{n}" for n in np.random.default_rng(1).integers(0, 4, 60)]
+    options = {"learner": vector_learner(name), "x_shape": (8,)}
+    expected = ContinualClassifier(**options)
+    learned = 0
+    for x, label in zip(X, y, strict=True):
+        if expected.predict_proba_one(x).get(label, 0.0) < share:
+            expected.learn_one(x, label)
+            learned += 1
+    assert learned == 60 if share == 1 else 4 <= learned < 60
+    for pieces in ([60], [1] * 60, [7, 33, 20]):
+        found, done = ContinualClassifier(**options, skip_above=share, keep_examples=True), 0
+        for size in pieces:
+            found.partial_fit(X[done : done + size], y[done : done + size])
+            done += size
+        assert found.n_samples_seen_ == 60
+        assert found.class_count_.sum() == learned
+        assert found.class_count_.tolist() == expected.class_count_.tolist()
+        same = expected.predict_proba(X), found.predict_proba(X)
+        np.testing.assert_allclose(*same, atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [None, "pn", "linear_transformer"])
 def test_example_100000_costs_what_example_1000_did_and_nothing_is_lost(name):

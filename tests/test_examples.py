@@ -36,19 +36,17 @@ def test_methods_are_compared_on_one_stream(novices, tmp_path):
     said = run(EXAMPLES / "compare.py", novices["pn"], folder=tmp_path)
     sgd, neighbour, mean, trained = (float(line.split()[0]) for line in said.splitlines())
     # plain SGD knows the last class alone
-    assert sgd < 20
-    assert min(neighbour, mean) > 70
+    assert sgd < 10
+    assert min(neighbour, mean) > 30
     assert trained > 10
     assert (tmp_path / "compare.png").stat().st_size > 10_000
 
 
 @pytest.mark.slow
-def test_the_notebook_runs_from_top_to_bottom(novices, tmp_path):
+def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     book = json.loads((EXAMPLES / "teach.ipynb").read_text())
     cells = ["".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "code"]
     assert len(cells) >= 5
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "quickstart").symlink_to(novices["pn"])
     (tmp_path / "book.py").write_text("\n".join(cells))
     said = run("book.py", folder=tmp_path)
     assert "cross {" in said

@@ -25,7 +25,6 @@ from onepass.data.omniglot import DRAWINGS
 from onepass.data.reader import Chunk
 from onepass.data.store import checksum, hold_out, store_path
 from onepass.episodes import EpisodeSpec
-from onepass.files import data_dir
 from onepass.registry import BENCHMARKS
 
 LETTERS = {
@@ -36,7 +35,6 @@ ZIPS = [f"{part}.zip" for part in LETTERS]
 BACKGROUND, EVALUATION = (f"omniglot/{name}" for name in ZIPS)
 ALL = DRAWINGS * sum(len(letters) for letters in LETTERS.values())
 FIRST_DRAWING = "images_background/Braille/character01/0000_01.png"
-REAL = data_dir()
 
 
 def drawing(seed: int, width: int = 105) -> bytes:
@@ -384,18 +382,6 @@ def test_no_bytes_break_the_reader(content, tmp_path):
 @given(content=st.one_of(damaged_zip(), st.binary(max_size=600)))
 def test_thousands_of_files_do_not_break_the_reader(content, tmp_path):
     read_zip(tmp_path / "images_background.zip", content)
-
-
-@pytest.fixture(scope="module")
-def real_cache(tmp_path_factory):
-    if not (REAL and all((REAL / name).exists() for name in (BACKGROUND, EVALUATION))):
-        pytest.skip(f"set ONEPASS_DATA to a folder that has {BACKGROUND} and {EVALUATION}")
-    cache = tmp_path_factory.mktemp("real")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ONEPASS_DATA", str(REAL))
-        patch.setenv("ONEPASS_CACHE", str(cache))
-        open_store("omniglot")
-    return cache
 
 
 @pytest.fixture

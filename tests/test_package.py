@@ -108,6 +108,8 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path):
     where = run(str(python), "-c", "import onepass; print(onepass.__file__)")
     assert Path(where.strip()).is_relative_to(environment)
     assert (Path(where.strip()).parent / "demo/page/index.html").is_file()
+    for name in ("symbols", "symbols-linear"):
+        run(str(python), "-c", f"import onepass; onepass.load('{name}')")
     command = str(environment / "bin" / "onepass")
     assert "omniglot" in json.loads(run(command, "list", "--json"))["benchmarks"]
     small = ["steps=2", "batch=2", "evaluation_episodes=2", "width=16", "layers=1", "heads=2"]

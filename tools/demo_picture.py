@@ -29,12 +29,13 @@ def take_picture(tab, url: str, alphabet: str, models: list[str], out: Path) -> 
     tab.select_option("#set", alphabet)
     # the first one last, so that its answers are those on show
     for model in models[::-1]:
-        tab.get_by_text(model, exact=True).click()
+        tab.locator("#models").get_by_text(model, exact=True).click()
         tab.click("#play")
         tab.wait_for_function(FINISHED, timeout=120_000)
     draw(tab, SYMBOLS["wheel"], rng)
     tab.wait_for_function("() => document.getElementById('spoken').textContent !== ''")
     tab.evaluate("scrollTo(0, 0)")
+    tab.wait_for_timeout(800)  # bars glide to their length
     tab.screenshot(path=out, full_page=True)
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from onepass.benchmarks.base import Benchmark
 from onepass.data import READERS
-from onepass.learner import Learner, count_parameters
-from onepass.tables import amount, markdown_table
+from onepass.learner import Encoded, Learner, count_parameters, most_classes, states
+from onepass.tables import amount, markdown_table, prefixed
 from onepass.targets import Classes
+from onepass.tree import state_bytes
 
 FRONT = """---
 library_name: onepass
@@ -20,6 +23,7 @@ tags:
 
 
 def card(
+    name: str,
     result: dict[str, Any],
     benchmark: Benchmark,
     learner: Learner,
@@ -27,16 +31,16 @@ def card(
 ) -> str:
     """Markdown, with the header that model hubs read."""
     is_class = isinstance(learner.target, Classes)
-    title = f"# {result['learner']}, meta-trained on {result['benchmark']}"
     sections = [
-        title,
-        "Learns from a stream of examples in forward passes: no gradient step at use.",
-        _usage(is_class),
+        f"# {name}",
+        f"{_kind(result)}, meta-trained on {result['benchmark']}. Learns from a stream of examples "
+        "in forward passes: no gradient step at use.",
+        _usage(name, is_class),
         "## What it is\n\n" + _table(_facts(benchmark, learner)),
         "## How it was meta-trained\n\n" + _table(_making(result)),
         "## Data\n\n" + _table(sources(result["config"]["benchmark"])),
         "## Measured\n\n" + _scores(result, evaluations, is_class),
-        "## Limits\n\n" + _limits(learner),
+        "## Limits\n\n" + _limits(result, learner),
     ]
     if benchmark.credit:
         sections.append(f"Strokes: {benchmark.credit}.")
@@ -52,11 +56,16 @@ def sources(benchmark: dict[str, Any]) -> list[tuple[str, str]]:
     return [("source", "licence"), *((name, terms.get(name, own)) for name in names)]
 
 
-def _usage(is_class: bool) -> str:
+def _kind(result: dict[str, Any]) -> str:
+    mixer = result["config"]["learner"]["options"].get("mixer")
+    return f"`{result['learner']}`" + (f" with `mixer={mixer}`" if mixer else "")
+
+
+def _usage(name: str, is_class: bool) -> str:
     what = '"rose"' if is_class else "[0.3, 0.7]"
     return (
         "```python\nimport onepass\n\n"
-        'learner = onepass.load("this/folder")\n'
+        f'learner = onepass.load("{name}")\n'
         f"learner.learn_one(x, {what})\n"
         "learner.predict_one(another_x)\n```"
     )
@@ -67,9 +76,28 @@ def _facts(benchmark: Benchmark, learner: Learner) -> list[tuple[str, str]]:
     return [
         ("", ""),
         ("reads", shape),
-        ("answers", str(learner.target)),
+        ("answers", _answers(learner)),
         ("parameters", f"{count_parameters(learner):,}"),
+        ("state", _memory(learner, benchmark.x_shape)),
     ]
+
+
+def _answers(learner: Learner) -> str:
+    if not isinstance(learner.target, Classes):
+        return str(learner.target)
+    most = most_classes(learner)
+    return f"up to {most:,} classes" if most else "any number of classes"
+
+
+@torch.no_grad()
+def _memory(learner: Learner, x_shape: tuple[int, ...]) -> str:
+    """What is kept of a stream, and whether it grows: measured, two examples are enough."""
+    x, y = torch.zeros(1, 2, *x_shape), learner.target.blank(2)
+    encoded = Encoded(learner.encode(x), learner.encode_y(y), None, None)
+    first, second = (state_bytes(state) for state in states(learner, encoded, 1, [1, 2]))
+    if first == second:
+        return f"{prefixed(first)}B, however long the stream"
+    return f"{prefixed(second - first)}B an example"
 
 
 def _making(result: dict[str, Any]) -> list[tuple[str, str]]:
@@ -103,10 +131,15 @@ def _score(score: dict[str, Any], is_class: bool) -> str:
     return amount(scale * score["error"], scale * score["stderr"], digits)
 
 
-def _limits(learner: Learner) -> str:
+def _limits(result: dict[str, Any], learner: Learner) -> str:
     lines = ["- It learns what is like its meta-training data. Of anything else, expect less."]
-    if isinstance(learner.target, Classes):
-        lines.append(f"- Its codes hold {learner.target.codes:,} classes.")
+    if isinstance(learner.target, Classes) and (most := most_classes(learner)):
+        length = result["tasks"] * result["shots"]
+        lines.append(f"- Its codes hold {most:,} classes.")
+        lines.append(
+            f"- It was meta-trained on streams of {length:,} examples. Far longer ones are beyond "
+            "what it practised: `onepass.load(..., skip_above=0.5)` learns only what is new to it."
+        )
     lines.append("- Errors are over classes it was not meta-trained on, yet drawn like those.")
     return "\n".join(lines)
 

@@ -114,6 +114,14 @@ class Learner(nn.Module, ABC):
         return spelled, spelled.new_zeros(())
 
 
+def most_classes(learner: Learner) -> int | None:
+    """How many it can tell apart at use; None for any number."""
+    assert isinstance(learner.target, Classes)
+    codes = learner.target.codes
+    grows = learner.widen(learner.init_state(1), codes + 1) is not None
+    return None if grows else codes
+
+
 def count_parameters(learner: Learner) -> int:
     """Those that are meta-trained."""
     return sum(p.numel() for p in learner.parameters() if p.requires_grad)

@@ -53,7 +53,7 @@ def export(run: Path, out: Path, half: bool = False) -> None:
     write_json(out / CONFIG, content)
     weights = {name: _kept(tensor, half) for name, tensor in learner.state_dict().items()}
     write_bytes(out / WEIGHTS, tensor_bytes(weights))
-    write_bytes(out / CARD, card(result, benchmark, learner, evaluations).encode())
+    write_bytes(out / CARD, card(out.name, result, benchmark, learner, evaluations).encode())
 
 
 def open_folder(path: Path) -> tuple[Learner, tuple[int, ...]]:

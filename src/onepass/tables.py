@@ -198,7 +198,7 @@ def share(reached: float | None, ceiling: float | None) -> str:
     return f"{prefixed(reached).strip()} ({100 * reached / ceiling:.0f} %)"
 
 
-def prefixed(number: float | None) -> str:
+def prefixed(number: int | float | None) -> str:
     """Three digits and a letter: 123456 is `123 k`."""
     value = number or 0.0
     for letter in ("", "k", "M", "G"):

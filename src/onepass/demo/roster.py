@@ -9,9 +9,8 @@ import numpy as np
 from onepass.demo.limits import SIDE
 from onepass.estimators.classifier import ContinualClassifier
 from onepass.estimators.load import load
-from onepass.learner import Learner
+from onepass.learner import Learner, most_classes
 from onepass.models import shipped
-from onepass.targets import Classes
 
 
 class Entry(NamedTuple):
@@ -60,11 +59,4 @@ def _entry(name: str) -> Entry:
         sizes.append(estimator.state_bytes_)
     estimator.predict_proba_one(blank)
     growth = sizes[1] - sizes[0]
-    return Entry(learner, x_shape, sizes[0] - growth, growth, _room(learner))
-
-
-def _room(learner: Learner) -> int | None:
-    target = learner.target
-    assert isinstance(target, Classes)
-    grows = learner.widen(learner.init_state(1), target.codes + 1) is not None
-    return None if grows else target.codes
+    return Entry(learner, x_shape, sizes[0] - growth, growth, most_classes(learner))

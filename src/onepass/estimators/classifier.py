@@ -1,7 +1,7 @@
 """A classifier that learns one example after the other, whatever classes there turn out to be."""
 
 import secrets
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -32,6 +32,8 @@ class ContinualClassifier(ClassifierMixin, Continual):
         dropped and the state built again from the others, as if only they had come: an
         approximation of what all of them would teach
     which : what a budget drops: "oldest", or "balanced", the oldest of the largest classes
+    skip_above : examples whose own label is already this likely (such as 0.9) are not learned:
+        long streams then cost and change little. None learns every example
     random_state : decides which code stands for which label; None for others every time
     """
 
@@ -45,10 +47,12 @@ class ContinualClassifier(ClassifierMixin, Continual):
         keep_examples: bool = False,
         max_examples: int | None = None,
         which: Literal["oldest", "balanced"] = "oldest",
+        skip_above: float | None = None,
         random_state: int | None = 0,
     ):
         super().__init__(learner, x_shape, max_examples)
         self.keep_examples, self.which, self.random_state = keep_examples, which, random_state
+        self.skip_above = skip_above
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn more examples, in this order; labels may be new.
@@ -108,6 +112,12 @@ class ContinualClassifier(ClassifierMixin, Continual):
 
     def _more(self, X: Any, y: Any, learned: Learned | None) -> Learned:
         labels, budget = to_labels(y), self._budget(self.keep_examples, self.which)
+        if self.skip_above is not None:
+            if not (isinstance(self.skip_above, Real) and 0 < self.skip_above <= 1):
+                raise ValueError(
+                    f"skip_above is {self.skip_above!r}; give a share above 0, at most 1, or None"
+                )
+            budget = budget._replace(sure=float(self.skip_above))
         if learned is None:
             model, x = self._begin(X, 0)
             learned = self._nothing(model)

@@ -13,9 +13,11 @@ from onepass.estimators.memory import Choose, Chunk, Memory, joined, remembered
 from onepass.estimators.model import Model
 from onepass.learner import Learner
 from onepass.models import with_more_codes
+from onepass.targets import Classes
 from onepass.tree import State, span
 
 AT_ONCE = 128  # examples that are encoded, or queries that are answered, in one go
+FEW = 16  # examples that are asked about in one go, before the first of them that is learned
 
 
 class Learned(NamedTuple):
@@ -40,6 +42,7 @@ class Budget(NamedTuple):
     keep: bool  # the examples, encoded
     most: int | None  # of them in the state
     choose: Choose  # which stay when there are more
+    sure: float = torch.inf  # from which share of the right answer on an example teaches nothing
 
 
 Tell = Callable[[Learned, int, int], tuple[Learned, Tensor]]
@@ -56,7 +59,8 @@ def learn(learned: Learned, x: np.ndarray, tell: Tell, budget: Budget) -> Learne
         )
     done = 0
     while done < len(x):
-        stop = min(len(x), done + AT_ONCE)
+        picky = budget.sure <= 1
+        stop = min(len(x), done + (FEW if picky else AT_ONCE))
         if budget.most is not None:
             # what is dropped is the same, however many examples come in a call
             if learned.held >= budget.most:
@@ -64,15 +68,41 @@ def learn(learned: Learned, x: np.ndarray, tell: Tell, budget: Budget) -> Learne
             stop = min(stop, done + budget.most - learned.held)
         learned, y = tell(learned, done, stop)
         chunk = Chunk(learned.model.encode(x[done:stop]), y)
-        learned = learned._replace(
-            state=_observed(learned.model.learner, learned.state, chunk),
-            seen=learned.seen + stop - done,
-            memory=remembered(learned.memory, chunk) if budget.keep else (),
-            complete=budget.keep,
-            book=None if learned.book is None else learned.book.with_examples(y),
-        )
-        done = stop
+        learned = (_with_news if picky else _with)(learned, chunk, budget)
+        learned, done = learned._replace(seen=learned.seen + stop - done), stop
     return learned
+
+
+def _with(learned: Learned, chunk: Chunk, budget: Budget) -> Learned:
+    return learned._replace(
+        state=_observed(learned.model.learner, learned.state, chunk),
+        memory=remembered(learned.memory, chunk) if budget.keep else (),
+        complete=budget.keep,
+        book=None if learned.book is None else learned.book.with_examples(chunk.y),
+    )
+
+
+def _with_news(learned: Learned, chunk: Chunk, budget: Budget) -> Learned:
+    """Of examples in turn, those that are not sure by then; the others leave all as it is."""
+    while chunk.y.shape[1]:
+        unsure = (_own_shares(learned, chunk) < budget.sure).nonzero()[:, 0]
+        if not len(unsure):
+            break
+        first = unsure[:1]
+        learned = _with(learned, chunk.rows(first), budget)
+        chunk = Chunk(*span(tuple(chunk), int(first) + 1))
+    return learned
+
+
+def _own_shares(learned: Learned, chunk: Chunk) -> Float[Tensor, " N"]:
+    """Of each example, how likely its own label is, among those that were learned."""
+    learner, numbers = learned.model.learner, chunk.y[0]
+    assert isinstance(learner.target, Classes)
+    known = torch.tensor(list(book_of(learned).held), device=numbers.device, dtype=numbers.dtype)
+    if not len(known):
+        return learned.model.like.new_zeros(len(numbers))
+    scores = learner.score(learned.state, chunk.z, learner.target.code(known)[None])
+    return (scores[0].softmax(-1) * (numbers[:, None] == known)).sum(-1)
 
 
 def _dropped(learned: Learned, budget: Budget) -> Learned:
