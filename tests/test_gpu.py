@@ -181,10 +181,13 @@ def test_the_kernel_of_the_inner_loop_is_the_loop(length, classes, monkeypatch):
     assert_close(*found, **checks.TIGHT)
 
 
+@pytest.mark.parametrize("many", [0, 1_000])
 @pytest.mark.parametrize("shape", [(6, 1, 32, 32), (3, 1, 7, 9)])
-def test_the_first_layer_is_the_same_in_one_kernel(shape, monkeypatch):
+def test_the_first_layer_is_the_same_in_one_kernel(shape, many, monkeypatch):
     """Answers, slopes and what batch-norm remembers; products of the card round to TF32."""
     torch.manual_seed(0)
+    # of more images than so many, what the second layer reads is made anew on the way back
+    monkeypatch.setattr(encoders, "MANY", many)
     x, found = torch.randn(shape, device="cuda"), []
     made = encoders.cnn(shape[1:], channels=(32, 16), strides=(1, 2)).cuda().double().float()
     for there in (True, False):

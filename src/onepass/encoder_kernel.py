@@ -18,12 +18,6 @@ G = sum x x^T of the images there, S = sum x (slope by out)^T back, over all pix
 # pyright: reportIndexIssue=false, reportGeneralTypeIssues=false
 import importlib.util
 import inspect
-from typing import Any
-
-import torch
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
 
 HAS_KERNEL = importlib.util.find_spec("triton") is not None
 PIXELS = 128  # at a time
@@ -54,7 +48,7 @@ if HAS_KERNEL:
         return tl.where(here[:, None] & (tap == 9)[None], 1.0, x)
 
     @compiled
-    def _gram(
+    def gram(
         padded, sums, images,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
         PRECISION: tl.constexpr,
@@ -78,7 +72,7 @@ if HAS_KERNEL:
         return tl.dot(patches, w, input_precision=PRECISION) + tl.load(shift + channel)
 
     @compiled
-    def _there(
+    def there(
         padded, taps, shift, out, CHANNELS: tl.constexpr,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
         PRECISION: tl.constexpr,
@@ -92,7 +86,7 @@ if HAS_KERNEL:
         tl.store(out + place, tl.maximum(value, 0.0).to(out.dtype.element_ty), there)
 
     @compiled
-    def _back(
+    def back(
         slope, padded, taps, shift, sums, images, CHANNELS: tl.constexpr,
         HEIGHT: tl.constexpr, WIDTH: tl.constexpr, PIXELS: tl.constexpr, TAPS: tl.constexpr,
         PRECISION: tl.constexpr,
@@ -125,7 +119,7 @@ if HAS_KERNEL:
         return g, row / count, count, w
 
     @compiled
-    def _folded(
+    def folded(
         gram, weight, gamma, beta, mean, var, taps, shift, eps,
         CHANNELS: tl.constexpr, TAPS: tl.constexpr, CONSTANT: tl.constexpr,
     ):  # fmt: skip
@@ -142,7 +136,7 @@ if HAS_KERNEL:
         tl.store(shift + channel, tl.load(beta + channel) - m * scale)
 
     @compiled
-    def _unfolded(
+    def unfolded(
         sums, gram, weight, gamma, mean, var, by_weight, by_gamma, by_beta, eps,
         CHANNELS: tl.constexpr, TAPS: tl.constexpr, CONSTANT: tl.constexpr,
     ):  # fmt: skip
@@ -161,100 +155,3 @@ if HAS_KERNEL:
         s -= middle[:, None] * total[None] + moved * (along / count)[None]
         by_taps = s * (tl.load(gamma + channel) * scale)[None]
         tl.store(by_weight + channel[None] * 9 + tap[:, None], by_taps, (tap < 9)[:, None])
-
-
-@torch.library.custom_op("onepass::first_layer", mutates_args=())
-def first_layer(
-    x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """out [N C H W], channels last; mean and variance; G, and what ReLU reads, for the way back."""
-    padded, weight, sizes = _padded(x), weight.contiguous(), _sizes(x, dtype)
-    programs, kinds = min(PROGRAMS, len(x)), _kinds(weight)
-    parts = x.new_empty(programs, TAPS, TAPS)
-    _gram[(programs,)](padded, parts, len(x), **sizes)
-    gram, taps = parts.sum(0), x.new_empty(TAPS, len(weight))
-    mean, var, shift = (torch.empty_like(gamma) for _ in range(3))
-    _folded[(1,)](gram, weight, gamma, beta, mean, var, taps, shift, eps, **kinds)
-    out = _empty_out(x, weight, dtype)
-    blocks = triton.cdiv(sizes["HEIGHT"] * sizes["WIDTH"], PIXELS)
-    _there[(len(x), blocks)](padded, taps, shift, out, CHANNELS=len(weight), **sizes)
-    return out, mean, var, gram, taps, shift
-
-
-@first_layer.register_fake
-def _(
-    x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    mean, var, shift = (torch.empty_like(gamma) for _ in range(3))
-    gram, taps = (x.new_empty(TAPS, many) for many in (TAPS, len(weight)))
-    return _empty_out(x, weight, dtype), mean, var, gram, taps, shift
-
-
-@torch.library.custom_op("onepass::first_layer_back", mutates_args=())
-def first_layer_back(
-    slope: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    gamma: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    gram: Tensor,
-    taps: Tensor,
-    shift: Tensor,
-    eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Slopes by the weight, by gamma and by beta."""
-    slope = slope.contiguous(memory_format=torch.channels_last)
-    programs = min(PROGRAMS, len(x))
-    parts = x.new_empty(programs, TAPS, len(weight))
-    _back[(programs,)](
-        slope, _padded(x), taps, shift, parts, len(x), CHANNELS=len(weight),
-        **_sizes(x, slope.dtype),
-    )  # fmt: skip
-    by_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
-    by_gamma, by_beta = torch.empty_like(gamma), torch.empty_like(gamma)
-    known = gram, weight.contiguous(), gamma, mean, var
-    _unfolded[(1,)](
-        parts.sum(0), *known, by_weight, by_gamma, by_beta, eps, **_kinds(weight)
-    )  # fmt: skip
-    return by_weight, by_gamma, by_beta
-
-
-@first_layer_back.register_fake
-def _(slope, x, weight, gamma, mean, var, gram, taps, shift, eps):
-    like = torch.empty_like
-    return like(weight, memory_format=torch.contiguous_format), like(gamma), like(gamma)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, gamma, _, ctx.eps, _ = inputs
-    ctx.save_for_backward(x, weight, gamma, *output[1:])
-
-
-def _backward(ctx: Any, slope: Tensor, *by_others: Tensor) -> tuple[Any, ...]:
-    return None, *first_layer_back(slope, *ctx.saved_tensors, ctx.eps), None, None
-
-
-first_layer.register_autograd(_backward, setup_context=_keep)
-
-
-def _empty_out(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Float[Tensor, "N C H W"]:
-    shape = len(x), len(weight), *x.shape[2:]
-    return torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
-
-
-def _padded(x: Float[Tensor, "N 1 H W"]) -> Float[Tensor, "N 1 h w"]:
-    """With a frame of zeros, so that no pixel asks where the edge is."""
-    return F.pad(x, (1, 1, 1, 1)).contiguous()
-
-
-def _sizes(x: Tensor, dtype: torch.dtype) -> dict[str, Any]:
-    """Products are as long as what is written: of images in TF32 all sums are of one rounding."""
-    height, width = x.shape[2:]
-    precision = "tf32x3" if dtype == torch.float32 else "tf32"
-    sizes = {"HEIGHT": height, "WIDTH": width, "PIXELS": PIXELS, "TAPS": TAPS}
-    return {**sizes, "PRECISION": precision, "num_warps": WARPS}
-
-
-def _kinds(weight: Float[Tensor, "C 1 3 3"]) -> dict[str, int]:
-    return {"CHANNELS": len(weight), "TAPS": TAPS, "CONSTANT": CONSTANT}

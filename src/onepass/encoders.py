@@ -10,11 +10,13 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from onepass.encoder_kernel import HAS_KERNEL, first_layer
+from onepass.encoder_kernel import HAS_KERNEL
+from onepass.encoder_ops import first_and_convolution, first_layer
 
 Norm = Literal["batch", "group", "none"]
 CHANNELS = (32, 64, 128, 256, 256)
 PATCH = 32  # numbers in a patch that are few
+MANY = 8_192  # examples of a step, from which on memory is worth more than a pass over it
 
 
 class Encoder(nn.Sequential):
@@ -27,7 +29,8 @@ class Encoder(nn.Sequential):
     def forward(self, input: Tensor) -> Tensor:
         layers = list(self)
         if fuses(layers[:3], input):
-            input, layers = fused(layers[0], layers[1], input), layers[3:]
+            done = 4 if len(input) > MANY and _is_plain(layers[3]) else 3
+            input, layers = fused(layers[:done], input), layers[done:]
         for layer in layers:
             input = layer(input)
         return input
@@ -50,11 +53,23 @@ def fuses(layers: list[nn.Module], x: Tensor) -> bool:
     )
 
 
-def fused(convolution: nn.Module, norm: nn.Module, x: Tensor) -> Tensor:
+def _is_plain(layer: nn.Module) -> bool:
+    return isinstance(layer, Convolution) and layer.bias is None
+
+
+def fused(layers: list[nn.Module], x: Tensor) -> Tensor:
+    """Convolution, batch-norm and ReLU in one, or these and the convolution after them."""
+    convolution, norm, _, *rest = layers
     assert isinstance(convolution, Convolution)
     assert isinstance(norm, nn.BatchNorm2d)
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
-    out, mean, var, *_ = first_layer(x, convolution.weight, norm.weight, norm.bias, norm.eps, dtype)
+    given = x, convolution.weight, norm.weight, norm.bias
+    if rest:
+        assert isinstance(rest[0], Convolution)
+        more = rest[0].weight, rest[0].stride[0], norm.eps, dtype
+        out, mean, var, *_ = first_and_convolution(*given, *more)
+    else:
+        out, mean, var, *_ = first_layer(*given, norm.eps, dtype)
     with torch.no_grad():
         norm.num_batches_tracked.add_(1)  # pyright: ignore[reportOptionalMemberAccess]
         norm.running_mean.lerp_(mean, norm.momentum)  # pyright: ignore

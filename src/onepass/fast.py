@@ -22,13 +22,13 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from onepass.benchmarks.base import Benchmark
 from onepass.config import Config
+from onepass.encoders import MANY
 from onepass.learner import Learner
 from onepass.objectives import MetaLoss, meta_loss
 from onepass.seeds import derive
 from onepass.step import Drawn, draw_step, drawn_steps, set_step, update
 
 Tell = Callable[[str], None]
-MANY = 8_192  # examples of a step, from which on memory is worth more than a pass over it
 Phase = Generator[Tensor, int, None]
 """Sent the number of a step, it takes that step and yields the losses."""
 
