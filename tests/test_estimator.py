@@ -397,6 +397,8 @@ def test_a_class_that_a_budget_has_dropped_is_no_answer_and_gives_its_code_to_ot
         ({"which": "newest"}, "which is 'newest'; there are: oldest, balanced"),
         ({"skip_above": 0}, "skip_above is 0; give a share above 0, at most 1, or None"),
         ({"skip_above": "0.9"}, "skip_above is '0.9'; give a share"),
+        ({"skip_above": True}, "skip_above is True; give a share"),
+        ({"max_examples": True}, "max_examples is True; give a whole number"),
         ({"random_state": "x"}, "random_state is 'x'"),
         ({"x_shape": (3,)}, r"x_shape is \(3,\), and there is no learner to read it"),
         ({"learner": 3}, "learner is 3; give the folder of a run or model, a Learner, or None"),

@@ -1,6 +1,7 @@
 """Models to hand on: they say the same, hold no surprise, and run as programs."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,12 +208,40 @@ def test_too_many_classes_name_the_shipped_model_that_holds_them(trained, tmp_pa
     export(run, tmp_path / "weights" / "symbols")
     monkeypatch.setattr("onepass.models.SHIPPED", tmp_path / "weights")
     few = onepass.ContinualClassifier(
-        LEARNERS.build("transformer", (4,), onepass.Classes(3), **SMALL),
-        x_shape=(4,),
+        LEARNERS.build("transformer", (1, 8, 8), onepass.Classes(3), **SMALL), x_shape=(1, 8, 8)
     )
-    with pytest.raises(ValueError, match=r"forget some, load 'symbols' \(40 classes\), or meta-"):
-        few.partial_fit(np.eye(4), [*"abcd"])
-    # which itself has no larger one
+    way = r"and 'd' is one more: set max_examples, load 'symbols' \(40 classes\), or meta-train"
+    with pytest.raises(ValueError, match=way):
+        few.partial_fit(np.zeros((5, 8, 8)), [*"abcde"])
+    # it is of no use to one that reads vectors
+    options = {"x_shape": (4,), "keep_examples": True}
+    vectors = LEARNERS.build("transformer", (4,), onepass.Classes(3), **SMALL)
+    kept = onepass.ContinualClassifier(vectors, **options).fit(np.eye(4)[:3], [*"abc"])
+    with pytest.raises(ValueError, match="one more: forget some, or meta-train one with a larger"):
+        kept.learn_one(np.eye(4)[3], "d")
+    # and has no larger one itself
     full = onepass.load("symbols")
-    with pytest.raises(ValueError, match="forget some, or meta-train one with a larger"):
+    with pytest.raises(ValueError, match="one more: set max_examples, or meta-train one with a"):
         full.partial_fit(np.zeros((41, 16, 16), np.uint8), range(41))
+
+
+def test_a_model_is_known_by_name_and_a_path_is_a_folder(trained, tmp_path, monkeypatch):
+    _, run = trained("codes")
+    export(run, tmp_path / "weights" / "symbols")
+    monkeypatch.setattr("onepass.models.SHIPPED", tmp_path / "weights")
+    monkeypatch.chdir(tmp_path)
+    classifier = onepass.ContinualClassifier("symbols").fit(np.zeros((2, 16, 16)), [*"ab"])
+    assert set(classifier.classes_) == {"a", "b"}
+    with pytest.raises(ValueError, match="no model 'symbols'"):
+        onepass.load(Path("symbols"))
+
+
+def test_programs_of_other_weights_do_not_stay(trained, tmp_path, answer):
+    _, run = trained("classes")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "observe.pt2").write_bytes(b"old")
+    ended = answer("export", str(run), "other", "--programs")
+    assert "grows with the stream" in ended.stderr
+    assert not (tmp_path / "other").exists()
+    export(run, tmp_path / "model")
+    assert not (tmp_path / "model" / "observe.pt2").exists()

@@ -22,8 +22,13 @@ def export(
     """
     from onepass.models import export as write_model
     from onepass.models import open_folder
-    from onepass.programs import write_programs
+    from onepass.programs import one_example, write_programs
+    from onepass.run import load_run
 
+    if programs:
+        # told before anything is written
+        _, benchmark, learner = load_run(run)
+        one_example(learner, benchmark.x_shape)
     write_model(run, folder, half)
     if programs:
         write_programs(*open_folder(folder), folder)

@@ -26,6 +26,7 @@ from onepass.targets import Classes, Target, Vector, angle, pixels
 VERSION = 1
 SHIPPED = Path(__file__).parent / "weights"
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+PROGRAMS = "encode.pt2", "observe.pt2", "predict.pt2"
 # a vector target by the word it is described with
 VECTORS = {"numbers": Vector, "pixels": pixels, angle().kind: lambda outputs: angle()}
 
@@ -46,6 +47,9 @@ def export(run: Path, out: Path, half: bool = False) -> None:
         raise ValueError(f"{out} holds other files: name a new folder")
     result, evaluations = Run(run).read("result.json"), Run(run).evaluations()
     out.mkdir(parents=True, exist_ok=True)
+    for program in PROGRAMS:
+        # of other weights, perhaps
+        (out / program).unlink(missing_ok=True)
     content = {"library": "onepass", "version": VERSION, "onepass": __version__}
     trained = {key: result[key] for key in ("command", "commit", "date", "device")}
     content |= {"learner": asdict(config.learner), "x_shape": benchmark.x_shape}
@@ -92,13 +96,15 @@ def shipped() -> dict[str, Path]:
     return {path.name: path for path in sorted(SHIPPED.glob("*")) if is_model(path)}
 
 
-def with_more_codes(codes: int) -> list[str]:
-    """Those that hold more classes than so many."""
-    targets = {name: open_folder(path)[0].target for name, path in shipped().items()}
+def with_more_codes(codes: int, x_shape: tuple[int, ...]) -> list[str]:
+    """Those that hold more classes than so many, and read the same kind of thing."""
+    opened = {name: open_folder(path) for name, path in shipped().items()}
     return [
-        f"{name!r} ({target.codes:,} classes)"
-        for name, target in targets.items()
-        if isinstance(target, Classes) and target.codes > codes
+        f"{name!r} ({learner.target.codes:,} classes)"
+        for name, (learner, shape) in opened.items()
+        if len(shape) == len(x_shape)
+        and isinstance(learner.target, Classes)
+        and learner.target.codes > codes
     ]
 
 
@@ -117,8 +123,7 @@ def _read_description(path: Path) -> Description:
 
 
 def _own_files() -> set[str]:
-    programs = ("encode.pt2", "observe.pt2", "predict.pt2")
-    return {WEIGHTS, CONFIG, CARD, *programs, ".gitattributes", ".git"}
+    return {WEIGHTS, CONFIG, CARD, *PROGRAMS, ".gitattributes", ".git"}
 
 
 def _kept(tensor: torch.Tensor, half: bool) -> torch.Tensor:

@@ -37,9 +37,8 @@ class Predict(Encode):
 
 
 @torch.no_grad()
-def write_programs(learner: Learner, x_shape: tuple[int, ...], out: Path) -> None:
-    """encode.pt2, observe.pt2 and predict.pt2; what they do is what the learner does."""
-    learner = learner.eval()
+def one_example(learner: Learner, x_shape: tuple[int, ...]) -> tuple[State, State, Tensor]:
+    """A state, an x and a y, all blank; refused where a state grows."""
     empty, y = learner.init_state(1), learner.target.blank(1)
     z = learner.encode(torch.zeros(1, 1, *x_shape))
     state = learner.observe(empty, z, learner.encode_y(y))
@@ -48,6 +47,14 @@ def write_programs(learner: Learner, x_shape: tuple[int, ...], out: Path) -> Non
             "the state of this learner grows with the stream, and a program takes one shape: "
             "export a learner of constant state, such as sequence with mixer=delta"
         )
+    return state, z, y
+
+
+@torch.no_grad()
+def write_programs(learner: Learner, x_shape: tuple[int, ...], out: Path) -> None:
+    """encode.pt2, observe.pt2 and predict.pt2; what they do is what the learner does."""
+    learner = learner.eval()
+    state, z, y = one_example(learner, x_shape)
     fixed = tree_map(lambda leaf: None, state)
     many = torch.export.Dim("many", min=1, max=100_000)
     programs = {

@@ -1,7 +1,7 @@
 """A classifier that learns one example after the other, whatever classes there turn out to be."""
 
 import secrets
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -13,7 +13,16 @@ from onepass.estimators.continual import Continual, check_lengths
 from onepass.estimators.labels import Book, Label, as_array, to_labels
 from onepass.estimators.model import Model
 from onepass.estimators.plain import nearest_mean
-from onepass.estimators.stream import Learned, ask, blank, book_of, coded, learn, without
+from onepass.estimators.stream import (
+    Learned,
+    ask,
+    blank,
+    book_of,
+    coded,
+    learn,
+    learn_news,
+    without,
+)
 from onepass.learner import Learner
 from onepass.targets import Classes, Target
 
@@ -32,8 +41,9 @@ class ContinualClassifier(ClassifierMixin, Continual):
         dropped and the state built again from the others, as if only they had come: an
         approximation of what all of them would teach
     which : what a budget drops: "oldest", or "balanced", the oldest of the largest classes
-    skip_above : examples whose own label is already this likely (such as 0.9) are not learned:
-        long streams then cost and change little. None learns every example
+    skip_above : examples whose own label is already this likely (such as 0.5) among those learned
+        so far are not learned, but for the first five of each class: long streams then cost
+        and change little. None learns every example
     random_state : decides which code stands for which label; None for others every time
     """
 
@@ -61,7 +71,7 @@ class ContinualClassifier(ClassifierMixin, Continual):
         in `predict_proba` from the start.
         """
         to_come = [] if classes is None else to_labels(classes)
-        with self._lock:
+        with self._learning():
             learned = self._more(X, y, self._learned)
             self._learned = learned._replace(book=book_of(learned).with_labels(to_come))
         return self
@@ -86,7 +96,10 @@ class ContinualClassifier(ClassifierMixin, Continual):
         return float(np.average(right, weights=sample_weight))
 
     def forget(self, label: Label) -> Self:
-        """As if no example with this label had ever come."""
+        """As if no example with this label had ever come.
+
+        What a budget dropped, or `skip_above` skipped, stays so: that was decided with it there.
+        """
         with self._lock:
             learned = without(self._known(), label)
             # where nothing is left, there is nothing to ask
@@ -112,18 +125,17 @@ class ContinualClassifier(ClassifierMixin, Continual):
 
     def _more(self, X: Any, y: Any, learned: Learned | None) -> Learned:
         labels, budget = to_labels(y), self._budget(self.keep_examples, self.which)
-        if self.skip_above is not None:
-            if not (isinstance(self.skip_above, Real) and 0 < self.skip_above <= 1):
-                raise ValueError(
-                    f"skip_above is {self.skip_above!r}; give a share above 0, at most 1, or None"
-                )
-            budget = budget._replace(sure=float(self.skip_above))
+        sure = self.skip_above
+        if sure is not None and not (type(sure) in (int, float) and 0 < sure <= 1):
+            raise ValueError(f"skip_above is {sure!r}; give a share above 0, at most 1, or None")
         if learned is None:
             model, x = self._begin(X, 0)
             learned = self._nothing(model)
         else:
             x = self._read(X, learned.model)
         check_lengths(x, labels)
+        if sure is not None:
+            return learn_news(learned, x, labels, budget, sure)
         return learn(
             learned, x, lambda known, start, stop: coded(known, labels[start:stop]), budget
         )

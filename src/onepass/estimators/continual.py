@@ -3,7 +3,8 @@
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +26,7 @@ from onepass.targets import Target
 from onepass.tree import state_bytes
 
 Keys = tuple[Label, ...]
+FEATURES = "n_features_in_", "feature_names_in_"  # what scikit-learn has an estimator say of X
 
 
 class Lock:
@@ -75,13 +77,13 @@ class Continual(BaseEstimator, ABC):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Start over, with these examples in this order."""
-        with self._lock:
+        with self._learning():
             self._learned = self._more(X, y, None)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Self:
         """Learn more examples, in this order."""
-        with self._lock:
+        with self._learning():
             self._learned = self._more(X, y, self._learned)
         return self
 
@@ -90,7 +92,7 @@ class Continual(BaseEstimator, ABC):
 
     def learn_one(self, x: Any, y: Any) -> Self:
         """One example: a vector, a dict of features or an image, and what it is."""
-        with self._lock:
+        with self._learning():
             keys, X = self._single(x, self._learned)
             self._learned = self._more(X, [y], self._learned)._replace(keys=keys)
         return self
@@ -126,7 +128,7 @@ class Continual(BaseEstimator, ABC):
 
     @property
     def n_samples_seen_(self) -> int:
-        """Examples since the start, those that a budget has dropped included."""
+        """Examples since the start, those that were dropped or skipped included."""
         return self._attribute("n_samples_seen_").seen
 
     @property
@@ -148,10 +150,23 @@ class Continual(BaseEstimator, ABC):
         }
         return f"{type(self).__name__}({', '.join(f'{n}={v}' for n, v in given.items())})"
 
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """One at a time; what fails leaves all as it was."""
+        with self._lock:
+            before = {name: vars(self)[name] for name in FEATURES if name in vars(self)}
+            try:
+                yield
+            except BaseException:
+                for name in FEATURES:
+                    vars(self).pop(name, None)
+                vars(self).update(before)
+                raise
+
     def _name_features(self, count: int | None, names: list[str]) -> None:
         """As scikit-learn would have it after `fit`: what is not known is not there."""
         named = np.array(names, object) if names else None
-        for name, value in (("n_features_in_", count), ("feature_names_in_", named)):
+        for name, value in zip(FEATURES, (count, named), strict=True):
             vars(self).pop(name, None)
             if value is not None:
                 setattr(self, name, value)
@@ -206,7 +221,10 @@ class Continual(BaseEstimator, ABC):
         keys = None if learned is None else learned.keys
         if not isinstance(x, Mapping):
             return keys, [x]
-        keys = keys or tuple(getattr(self, "feature_names_in_", ())) or tuple(x)
+        keys = keys or tuple(getattr(self, "feature_names_in_", ()))
+        if learned is not None and not keys:
+            raise ValueError("features have come without names so far: give a list, not a dict")
+        keys = keys or tuple(x)
         if odd := set(x) ^ set(keys):
             raise ValueError(
                 f"the features are {', '.join(map(str, keys))}; missing, or more than these: "
@@ -222,7 +240,8 @@ class Continual(BaseEstimator, ABC):
 
     def _budget(self, keep: bool, which: str) -> Budget:
         most = self.max_examples
-        if most is not None and not (isinstance(most, Integral) and most >= 1):
+        whole = isinstance(most, Integral) and not isinstance(most, bool)
+        if most is not None and not (whole and most >= 1):
             raise ValueError(f"max_examples is {most!r}; give a whole number from 1 on, or None")
         if which not in CHOICES:
             raise ValueError(f"which is {which!r}; there are: {', '.join(CHOICES)}")

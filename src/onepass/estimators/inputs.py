@@ -1,5 +1,6 @@
 """Images of any kind as a learner was meta-trained on them: bytes of one size and colour."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,19 @@ SLACK = 1e-3  # by which floats may leave [0, 1]: what interpolation does
 
 def to_images(X: Any, x_shape: tuple[int, ...]) -> UInt8[np.ndarray, "N C H W"]:
     """A batch: an array [N H W], [N H W C] or [N C H W], or a list of images of any kind."""
-    images = [_fitted(_picture(image), x_shape) for image in _singles(X)]
+    images = [_fitted(_picture(image), x_shape) for image in _singles(X, x_shape)]
     return np.stack(images) if images else np.zeros((0, *x_shape), np.uint8)
 
 
-def _singles(X: Any) -> list[Any]:
+def _singles(X: Any, x_shape: tuple[int, ...]) -> list[Any]:
     if isinstance(X, Image.Image):
         return [X]
     if isinstance(X, list | tuple) and all(_is_image(each) for each in X):
         return list(X)
     array = _as_array(X)
+    flat = array.ndim == 2 and (1 in array.shape or array.shape[1] == math.prod(x_shape))
     # nothing is 3 pixels wide, so this is one image and not a batch
-    if array.ndim == 2 or (array.ndim == 3 and array.shape[2] in CHANNELS):
+    if not flat and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in CHANNELS)):
         return [array]
     if array.ndim not in (3, 4):
         raise ValueError(
@@ -43,7 +45,8 @@ def _is_image(x: Any) -> bool:
 
 def _as_array(x: Any) -> np.ndarray:
     if isinstance(x, torch.Tensor):
-        return x.detach().cpu().numpy()
+        x = x.detach().cpu()
+        return x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy()
     try:
         return np.asarray(x)
     except ValueError as error:
@@ -53,6 +56,8 @@ def _as_array(x: Any) -> np.ndarray:
 def _picture(x: Any) -> Image.Image:
     """One image: [H W], [H W C], [C H W] or PIL's own."""
     if isinstance(x, Image.Image):
+        if 0 in x.size:
+            raise ValueError(f"an image has {x.size[0]} x {x.size[1]} pixels")
         return on_white(ImageOps.exif_transpose(x))
     array = _as_array(x)
     if 0 in array.shape or array.ndim not in (2, 3):

@@ -22,8 +22,9 @@ def load(name: str | Path, **options: Any) -> ContinualClassifier | ContinualReg
 
 
 def _folder(name: str | Path) -> Path:
-    if str(name) in shipped():
-        return shipped()[str(name)]
+    # a Path is always a folder
+    if isinstance(name, str) and name in shipped():
+        return shipped()[name]
     path = Path(name)
     if is_model(path) or Run(path).has("config.json"):
         return path

@@ -55,6 +55,8 @@ def read_learned(
         version = header["version"]
     except FileNotFoundError as error:
         raise ValueError(f"there is no file {path}") from error
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError) as error:
         raise ValueError(f"{path} is damaged, or no estimator saved it: {error}") from error
     if version != VERSION:

@@ -18,6 +18,7 @@ from onepass.tree import State, span
 
 AT_ONCE = 128  # examples that are encoded, or queries that are answered, in one go
 FEW = 16  # examples that are asked about in one go, before the first of them that is learned
+FIRST = 5  # of a class, which are always learned
 
 
 class Learned(NamedTuple):
@@ -42,7 +43,6 @@ class Budget(NamedTuple):
     keep: bool  # the examples, encoded
     most: int | None  # of them in the state
     choose: Choose  # which stay when there are more
-    sure: float = torch.inf  # from which share of the right answer on an example teaches nothing
 
 
 Tell = Callable[[Learned, int, int], tuple[Learned, Tensor]]
@@ -52,25 +52,62 @@ Tell = Callable[[Learned, int, int], tuple[Learned, Tensor]]
 @torch.no_grad()
 def learn(learned: Learned, x: np.ndarray, tell: Tell, budget: Budget) -> Learned:
     """After more examples, [N, *X]."""
-    if budget.keep and not learned.complete:
-        raise ValueError(
-            "examples are kept from the first on, and some were learned before: reset, or leave "
-            "keep_examples and max_examples as they were"
-        )
+    _check_kept(learned, budget)
     done = 0
     while done < len(x):
-        picky = budget.sure <= 1
-        stop = min(len(x), done + (FEW if picky else AT_ONCE))
+        stop = min(len(x), done + AT_ONCE)
         if budget.most is not None:
             # what is dropped is the same, however many examples come in a call
             if learned.held >= budget.most:
                 learned = _dropped(learned, budget)
             stop = min(stop, done + budget.most - learned.held)
         learned, y = tell(learned, done, stop)
-        chunk = Chunk(learned.model.encode(x[done:stop]), y)
-        learned = (_with_news if picky else _with)(learned, chunk, budget)
+        learned = _with(learned, Chunk(learned.model.encode(x[done:stop]), y), budget)
         learned, done = learned._replace(seen=learned.seen + stop - done), stop
     return learned
+
+
+@torch.no_grad()
+def learn_news(
+    learned: Learned, x: np.ndarray, labels: Sequence[Label], budget: Budget, sure: float
+) -> Learned:
+    """Of examples in turn, those whose own label is not that likely by then."""
+    _check_kept(learned, budget)
+    for start in range(0, len(x), FEW):
+        z, told = learned.model.encode(x[start : start + FEW]), list(labels[start : start + FEW])
+        learned = learned._replace(seen=learned.seen + len(told))
+        while (first := _first_news(learned, z, told, sure)) is not None:
+            if budget.most is not None and learned.held >= budget.most:
+                learned = _dropped(learned, budget)
+            learned, y = coded(learned, told[first : first + 1])
+            learned = _with(learned, Chunk(span(z, first, first + 1), y), budget)
+            z, told = span(z, first + 1), told[first + 1 :]
+    return learned
+
+
+def _first_news(learned: Learned, z: State, told: list[Label], sure: float) -> int | None:
+    """Which example comes first of those that are not known well enough."""
+    book, learner = book_of(learned), learned.model.learner
+    assert isinstance(learner.target, Classes)
+    numbers = torch.tensor([book.codes.get(label, -1) for label in told])
+    known = torch.tensor(list(book.held), dtype=torch.long)
+    shares = torch.zeros(len(told))
+    if len(told) and len(known):
+        codes = learner.target.code(known.to(learned.model.like.device))[None]
+        scores = learner.score(learned.state, z, codes)[0].softmax(-1).cpu()
+        shares = torch.where(numbers[:, None] == known, scores, 0.0).sum(-1)
+    held = torch.tensor([book.held.get(number, 0) for number in numbers.tolist()])
+    # a share that is no number is news as well
+    news = (~(shares >= sure) | (held < FIRST)).nonzero()[:, 0]
+    return int(news[0]) if len(news) else None
+
+
+def _check_kept(learned: Learned, budget: Budget) -> None:
+    if budget.keep and not learned.complete:
+        raise ValueError(
+            "examples are kept from the first on, and some were learned before: reset, or leave "
+            "keep_examples and max_examples as they were"
+        )
 
 
 def _with(learned: Learned, chunk: Chunk, budget: Budget) -> Learned:
@@ -80,29 +117,6 @@ def _with(learned: Learned, chunk: Chunk, budget: Budget) -> Learned:
         complete=budget.keep,
         book=None if learned.book is None else learned.book.with_examples(chunk.y),
     )
-
-
-def _with_news(learned: Learned, chunk: Chunk, budget: Budget) -> Learned:
-    """Of examples in turn, those that are not sure by then; the others leave all as it is."""
-    while chunk.y.shape[1]:
-        unsure = (_own_shares(learned, chunk) < budget.sure).nonzero()[:, 0]
-        if not len(unsure):
-            break
-        first = unsure[:1]
-        learned = _with(learned, chunk.rows(first), budget)
-        chunk = Chunk(*span(tuple(chunk), int(first) + 1))
-    return learned
-
-
-def _own_shares(learned: Learned, chunk: Chunk) -> Float[Tensor, " N"]:
-    """Of each example, how likely its own label is, among those that were learned."""
-    learner, numbers = learned.model.learner, chunk.y[0]
-    assert isinstance(learner.target, Classes)
-    known = torch.tensor(list(book_of(learned).held), device=numbers.device, dtype=numbers.dtype)
-    if not len(known):
-        return learned.model.like.new_zeros(len(numbers))
-    scores = learner.score(learned.state, chunk.z, learner.target.code(known)[None])
-    return (scores[0].softmax(-1) * (numbers[:, None] == known)).sum(-1)
 
 
 def _dropped(learned: Learned, budget: Budget) -> Learned:
@@ -165,9 +179,14 @@ def coded(learned: Learned, labels: Sequence[Label]) -> tuple[Learned, Int[Tenso
     return learned, torch.tensor(numbers, device=learned.model.like.device)
 
 
-def _larger(codes: int) -> str:
-    names = with_more_codes(codes)
-    return f"load {' or '.join(names)}, " if names else ""
+def _advice(learned: Learned) -> str:
+    """What one can do when all codes are taken."""
+    learner, room = learned.model.learner, book_of(learned).room
+    forgets = (learned.complete and learned.memory) or learner.forget(learned.state, 0) is not None
+    ways = ["forget some" if forgets else "set max_examples"]
+    if names := with_more_codes(room, learned.model.x_shape):
+        ways.append(f"load {' or '.join(names)}")
+    return ", ".join([*ways, "or meta-train one with a larger vocabulary or code_length"])
 
 
 def _with_room(learned: Learned, new: list[Label]) -> Learned:
@@ -179,9 +198,8 @@ def _with_room(learned: Learned, new: list[Label]) -> Learned:
         state = learned.model.learner.widen(state, room)
         if state is None:
             raise ValueError(
-                f"this learner has codes for {book.room} classes, and {new[-1]!r} is one more: "
-                f"forget some, {_larger(book.room)}or meta-train one with a larger vocabulary or "
-                "code_length"
+                f"this learner has codes for {book.room:,} classes, and "
+                f"{new[book.room - len(book.codes)]!r} is one more: {_advice(learned)}"
             )
     return learned._replace(state=state, book=book._replace(room=room).with_codes(new))
 
