@@ -121,7 +121,9 @@ def _scores(result: dict[str, Any], evaluations: Sequence[dict[str, Any]], is_cl
         name = f"{found['benchmark']}, meta-{found['split']}"
         shape = f"{found['tasks']} x {found['shots']}"
         rows.append((name, shape, _score(found, is_class), f"{found['episodes']:,}"))
-    return _table(rows)
+    shuffled = result["config"]["order"] == "shuffled"
+    order = "Streams are shuffled." if shuffled else "Tasks come one after the other."
+    return f"{order}\n\n{_table(rows)}"
 
 
 def _score(score: dict[str, Any], is_class: bool) -> str:
@@ -137,9 +139,15 @@ def _limits(result: dict[str, Any], learner: Learner) -> str:
         length = result["tasks"] * result["shots"]
         lines.append(f"- Its codes hold {most:,} classes.")
         lines.append(
-            f"- It was meta-trained on streams of {length:,} examples. Far longer ones are beyond "
-            "what it practised: `onepass.load(..., skip_above=0.5)` learns only what is new to it."
+            f"- It was meta-trained on streams of {length:,} examples of up to {result['tasks']} "
+            "classes; more of either is beyond what it practised. Where examples repeat, "
+            "`onepass.load(..., skip_above=0.5)` learns only what is new to it, and where labels "
+            'are wrong at times, `max_examples=200, which="balanced"` keeps that from adding up.'
         )
+        if learner.forget(learner.init_state(1), 0) is None:
+            lines.append(
+                "- It can forget a class only if told `keep_examples=True` from the start."
+            )
     lines.append("- Errors are over classes it was not meta-trained on, yet drawn like those.")
     return "\n".join(lines)
 
