@@ -296,7 +296,7 @@ def test_small_runs_are_timed_by_a_few_steps(tmp_path):
     # no step of the published size is taken on a CPU
     large = list(dry_run(make_plan("scaling", ["sine"]), tmp_path, CPU))
     assert large[0] == "sine-transformer_s-100x5-q5-paper-seed0  not measured"
-    assert "26 min (one H200, bf16)" in large[2]
+    assert "15 min (one H200, bf16)" in large[2]
     # nor is the time of one encoder taken for that of another
     resnet = make_plan("resnet", ["transformer"], stand_in="glyphs")
     said = list(dry_run(resnet, tmp_path, CPU))

@@ -20,11 +20,11 @@ from onepass.sweep import Job
 CARD = {
     "pn": 2.9,
     "gemcl": 3.1,
-    "transformer": 6.3,
-    "linear_transformer": 15.4,
-    "performer": 22.8,
-    "oml": 39.9,
-    "anml": 138.0,
+    "transformer": 3.7,
+    "linear_transformer": 8.4,
+    "performer": 6.6,
+    "oml": 7.4,
+    "anml": 127.0,
 }
 ENOUGH_STEPS = 100  # for some of each phase to be timed
 OFFLINE_UPDATES = 20
