@@ -43,9 +43,7 @@ def _out(x: Tensor, padded: Tensor, taps: Tensor, shift: Tensor, dtype: torch.dt
 def _(
     x: Tensor, weight: Tensor, gamma: Tensor, beta: Tensor, eps: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    mean, var, shift = (torch.empty_like(gamma) for _ in range(3))
-    gram, taps = (x.new_empty(TAPS, many) for many in (TAPS, len(weight)))
-    return _empty_out(x, len(weight), dtype), mean, var, gram, taps, shift
+    return _empty_out(x, len(weight), dtype), *_empty_sums(x, gamma)
 
 
 @torch.library.custom_op("onepass::first_layer_back", mutates_args=())
@@ -117,12 +115,10 @@ def first_and_convolution(
 
 @first_and_convolution.register_fake
 def _(x, weight, gamma, beta, second, stride, eps, dtype):
-    mean, var, shift = (torch.empty_like(gamma) for _ in range(3))
-    gram, taps = (x.new_empty(TAPS, many) for many in (TAPS, len(weight)))
     edges = ((edge - 1) // stride + 1 for edge in x.shape[2:])
     shape = len(x), len(second), *edges
     out = x.new_empty(shape, dtype=dtype).contiguous(memory_format=torch.channels_last)
-    return out, mean, var, gram, taps, shift
+    return out, *_empty_sums(x, gamma)
 
 
 @torch.library.custom_op("onepass::first_and_convolution_back", mutates_args=())
@@ -142,13 +138,13 @@ def first_and_convolution_back(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Slopes by the first weight, gamma, beta and the second weight."""
     slope = slope.contiguous(memory_format=torch.channels_last)
-    kernel, how = _short(second, slope.dtype), {"stride": stride, "padding": 1}
+    how = {"stride": stride, "padding": 1}
     out = _out(x, _padded(x), taps, shift, slope.dtype)
     by_second = conv2d_weight(out, second.shape, slope, **how)
     shape = out.shape
     # gone before the slope by it comes, which is as large
     del out
-    by_out = conv2d_input(shape, kernel, slope, **how)
+    by_out = conv2d_input(shape, _short(second, slope.dtype), slope, **how)
     by_first = first_layer_back(by_out, x, weight, gamma, mean, var, gram, taps, shift, eps)
     return *by_first, by_second.to(second.dtype).contiguous()
 
@@ -181,6 +177,12 @@ def _short(weight: Tensor, dtype: torch.dtype) -> Tensor:
 def _empty_out(x: Tensor, channels: int, dtype: torch.dtype) -> Float[Tensor, "N C H W"]:
     shape = len(x), channels, *x.shape[2:]
     return torch.empty(shape, dtype=dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _empty_sums(x: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """What goes with the outputs: mean, variance, G, taps and shift."""
+    mean, var, shift = (torch.empty_like(gamma) for _ in range(3))
+    return mean, var, x.new_empty(TAPS, TAPS), x.new_empty(TAPS, len(gamma)), shift
 
 
 def _padded(x: Float[Tensor, "N 1 H W"]) -> Float[Tensor, "N 1 h w"]:

@@ -5,6 +5,7 @@ what it answers.
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,12 @@ def is_model(path: Path) -> bool:
 def shipped() -> dict[str, Path]:
     """The models that come with onepass, by name."""
     return {path.name: path for path in sorted(SHIPPED.glob("*")) if is_model(path)}
+
+
+def folder_of(name: str | os.PathLike[str]) -> Path:
+    """Of a model that comes with onepass, by its name; a path is a folder as it is."""
+    own = shipped().get(name) if isinstance(name, str) else None
+    return own or Path(name)
 
 
 def with_more_codes(codes: int, x_shape: tuple[int, ...]) -> list[str]:

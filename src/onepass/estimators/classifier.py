@@ -1,7 +1,7 @@
 """A classifier that learns one example after the other, whatever classes there turn out to be."""
 
 import secrets
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -126,7 +126,8 @@ class ContinualClassifier(ClassifierMixin, Continual):
     def _more(self, X: Any, y: Any, learned: Learned | None) -> Learned:
         labels, budget = to_labels(y), self._budget(self.keep_examples, self.which)
         sure = self.skip_above
-        if sure is not None and not (type(sure) in (int, float) and 0 < sure <= 1):
+        number = isinstance(sure, Real) and not isinstance(sure, bool)
+        if sure is not None and not (number and 0 < sure <= 1):
             raise ValueError(f"skip_above is {sure!r}; give a share above 0, at most 1, or None")
         if learned is None:
             model, x = self._begin(X, 0)

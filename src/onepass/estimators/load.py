@@ -6,7 +6,7 @@ from typing import Any
 from onepass.estimators.classifier import ContinualClassifier
 from onepass.estimators.model import open_model
 from onepass.estimators.regressor import ContinualRegressor
-from onepass.models import is_model, shipped
+from onepass.models import folder_of, is_model, shipped
 from onepass.run import Run
 from onepass.targets import Classes
 
@@ -22,10 +22,7 @@ def load(name: str | Path, **options: Any) -> ContinualClassifier | ContinualReg
 
 
 def _folder(name: str | Path) -> Path:
-    # a Path is always a folder
-    if isinstance(name, str) and name in shipped():
-        return shipped()[name]
-    path = Path(name)
+    path = folder_of(name)
     if is_model(path) or Run(path).has("config.json"):
         return path
     choices = ", ".join(shipped()) or "none that come with onepass"

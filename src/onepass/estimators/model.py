@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from onepass.benchmarks.views import to_unit
 from onepass.learner import Learner
-from onepass.models import is_model, open_folder, shipped
+from onepass.models import folder_of, is_model, open_folder
 from onepass.run import load_run
 from onepass.tree import State
 
@@ -60,8 +60,7 @@ def _opened(path: Path) -> tuple[Learner, tuple[int, ...]]:
 def open_model(learner: Any, x_shape: Any) -> Model:
     """Of the folder of a run or a model, or a learner and what it reads."""
     if isinstance(learner, str | os.PathLike):
-        own = shipped().get(learner) if isinstance(learner, str) else None
-        learner, reads = _opened(own or Path(learner))
+        learner, reads = _opened(folder_of(learner))
         if x_shape is not None and tuple(x_shape) != reads:
             raise ValueError(f"x_shape is {x_shape}, and this learner reads {reads}")
         x_shape = reads

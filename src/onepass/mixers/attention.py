@@ -49,7 +49,8 @@ class Attention(Mixer):
         return self.out(rearrange(mixed, "b h l k -> b l (h k)")), KeysValues(keys, values)
 
     def peek(self, x, state):
-        mixed, _ = _read(self._project(x.flatten(1, 2)), state, x.shape[2])
+        q, *own = self._project(x.flatten(1, 2))
+        mixed, _ = _read(q, KeysValues(*own), state, x.shape[2])
         return self.out(rearrange(mixed, "b h l k -> b l (h k)")).unflatten(1, x.shape[1:3])
 
     def mix(self, x, queries, stop=None, own=None):
@@ -75,8 +76,9 @@ class Attention(Mixer):
         return Asked(mixed.unflatten(1, queries.shape[1:3]), guidance)
 
     def read_weights(self, x, queries):
-        asked, past = self._project(queries.flatten(1, 2)), self._project(x)[1:]
-        _, logits = _read(asked, KeysValues(*past), queries.shape[2])
+        q, *own = self._project(queries.flatten(1, 2))
+        past = KeysValues(*self._project(x)[1:])
+        _, logits = _read(q, KeysValues(*own), past, queries.shape[2])
         return logits.softmax(-1)
 
     def _answers(
@@ -98,8 +100,8 @@ class Attention(Mixer):
             mask = _visible(asked, length, chunk, seen, q.device)
             return F.scaled_dot_product_attention(q, k, v, mask), q.new_zeros(())
         past = KeysValues(k[:, :, :length], v[:, :, :length])
-        theirs = torch.stack([q, k[:, :, length:], v[:, :, length:]])
-        answers, logits = _read(theirs, past, chunk, seen)
+        theirs = KeysValues(k[:, :, length:], v[:, :, length:])
+        answers, logits = _read(q, theirs, past, chunk, seen)
         return answers, _misplaced(logits[:, : guided_heads(self.heads)], own)
 
 
@@ -118,26 +120,28 @@ def _visible(
 
 
 def _read(
-    asked: Float[Tensor, "three B H L K"],
-    state: KeysValues,
+    q: Float[Tensor, "B H L K"],
+    own: KeysValues,
+    past: KeysValues,
     chunk: int,
     visible: Bool[Tensor, "B Q T"] | None = None,
 ) -> tuple[Float[Tensor, "B H L K"], Float[Tensor, "B H Q C T"]]:
     """Queries of `chunk` tokens see the (visible) past and themselves; also the past's logits."""
-    q, k, v = (part.unflatten(2, (-1, chunk)) for part in asked)
+    q, k, v = (part.unflatten(2, (-1, chunk)) for part in (q, *own))
     q = q * q.shape[-1] ** -0.5
-    past = torch.einsum("bhlk,bhtk->bhlt", q.flatten(2, 3), state.keys).unflatten(2, (-1, chunk))
+    of_past = torch.einsum("bhlk,bhtk->bhlt", q.flatten(2, 3), past.keys).unflatten(2, (-1, chunk))
     if visible is not None:
-        past = past.masked_fill(~visible[:, None, :, None], -torch.inf)
+        of_past = of_past.masked_fill(~visible[:, None, :, None], -torch.inf)
     # chunks are a token or a few: sums of products, which no matrix unit would do faster
-    own = (q[..., :, None, :] * k[..., None, :, :]).sum(-1)
-    own = own.masked_fill(own.new_ones(chunk, chunk, dtype=torch.bool).triu(1), -torch.inf)
+    of_own = (q[..., :, None, :] * k[..., None, :, :]).sum(-1)
+    later = of_own.new_ones(chunk, chunk, dtype=torch.bool).triu(1)
+    of_own = of_own.masked_fill(later, -torch.inf)
     # side by side: of a softmax over two tensors Triton fails to compile the kernels
     full = torch.promote_types(v.dtype, torch.float32)  # also under autocast
-    weights = torch.cat([past, own], -1).softmax(-1, dtype=full).to(v.dtype)
-    on_past, on_own = weights.split([past.shape[-1], chunk], -1)
-    mixed = torch.einsum("bhlt,bhtk->bhlk", on_past.flatten(2, 3), state.values)
-    return mixed + (on_own[..., None] * v[..., None, :, :]).sum(-2).flatten(2, 3), past.to(full)
+    weights = torch.cat([of_past, of_own], -1).softmax(-1, dtype=full).to(v.dtype)
+    on_past, on_own = weights.split([of_past.shape[-1], chunk], -1)
+    mixed = torch.einsum("bhlt,bhtk->bhlk", on_past.flatten(2, 3), past.values)
+    return mixed + (on_own[..., None] * v[..., None, :, :]).sum(-2).flatten(2, 3), of_past.to(full)
 
 
 def _misplaced(logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
