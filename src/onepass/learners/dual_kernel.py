@@ -193,8 +193,8 @@ def loop_there(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs of the second layer, errors of the first and of the second."""
     (batch, length, hidden), classes = first.shape, weight.shape[1]
-    a, d1 = torch.empty_like(first), torch.empty_like(first)
-    d2 = first.new_empty(batch, length, classes)
+    a, d1 = first.new_empty(first.shape), first.new_empty(first.shape)
+    d2, y = first.new_empty(batch, length, classes), y.contiguous()
     for begin in range(0, length, CHUNK):
         part, past = slice(begin, begin + CHUNK), slice(begin)
         pre = first[:, part] - rate * torch.bmm(gram[:, part, past], d1[:, past])
@@ -220,7 +220,7 @@ def loop_back(
     """Slopes by what the first layer gives, the second gives, and the second hands back."""
     (batch, length, hidden), classes = a.shape, weight.shape[1]
     p, q, b = torch.empty_like(a), torch.empty_like(d2), torch.empty_like(a)
-    own_d2, own_a = by_d2.contiguous(), by_a.contiguous()
+    own_d2, own_a, y = by_d2.contiguous(), by_a.contiguous(), y.contiguous()
     for begin in reversed(range(0, length, CHUNK)):
         part, past = slice(begin, begin + CHUNK), slice(begin)
         later = slice(begin + CHUNK, None)
