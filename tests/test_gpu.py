@@ -165,7 +165,8 @@ def test_the_kernel_of_the_inner_loop_is_the_loop(length, classes, monkeypatch):
     z, hidden, bias = normal(3, length, 9), 0.3 * normal(1, 48, 9), normal(1, 48)
     last, rate = 0.3 * normal(1, classes, 48), torch.tensor(0.05, device="cuda").double()
     given = [part.requires_grad_() for part in (z, hidden, bias, last, rate)]
-    y = torch.randint(classes, (3, length), generator=rng, device="cuda")
+    # labels as they come: cut from rows that hold those of the queries, too
+    y = torch.randint(classes, (3, 2 * length), generator=rng, device="cuda")[:, :length]
     found = []
     assert dual_kernel.fits([hidden, last], z)
     for there in (True, False):

@@ -101,7 +101,8 @@ def test_the_rows_have_the_published_settings():
             config = row.config
             assert (config.shots, config.queries, config.order) == (5, 5, "blocked")
             assert (config.steps, config.batch, config.rate) == (50_000, 16, 1e-4)
-            assert (config.halve_every, config.evaluation_episodes) == (10_000, 1_024)
+            assert (config.rate_at(9_999), config.rate_at(10_000)) == (1e-4, 5e-5)
+            assert config.evaluation_episodes == 1_024
             assert (config.guidance, config.guided(9_999), config.guided(10_000)) == (
                 1,
                 True,

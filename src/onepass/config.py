@@ -51,13 +51,13 @@ class Config:
     batch: Positive = 16
     accumulate: Positive = 1  # a step in this many parts, for a card it does not fit
     rate: PositiveReal = 1e-4
-    halve_every: Positive = 10_000  # steps after which the rate is halved
+    halve_every: Positive | None = None  # steps after which the rate is halved; None: as below
     precision: Literal["float32", "bf16"] = "float32"
     # what is asked while meta-training
     objective: Objective = "final"
     objective_steps: Natural | None = None  # then `final`; None: all steps
     guidance: NonNegative = 1.0  # weight of the attention loss
-    guidance_steps: Natural | None = None  # None: a fifth of the steps, at most 10,000
+    guidance_steps: Natural | None = None  # None: a fifth of all steps, at most 10,000
     # how often
     log_every: Positive = 50
     checkpoint_every: Positive = 1_000
@@ -71,17 +71,22 @@ class Config:
 
     def guided(self, step: int) -> bool:
         """Whether attention is guided in this step (counted from 0)."""
-        steps = self.guidance_steps
-        return self.guidance > 0 and step < (
-            min(self.steps // 5, 10_000) if steps is None else steps
-        )
+        steps = self._stage if self.guidance_steps is None else self.guidance_steps
+        return self.guidance > 0 and step < steps
 
     def objective_at(self, step: int) -> Objective:
         steps = self.steps if self.objective_steps is None else self.objective_steps
         return self.objective if step < steps else "final"
 
     def rate_at(self, step: int) -> float:
-        return self.rate * 0.5 ** (step // self.halve_every)
+        every = max(self._stage, 1) if self.halve_every is None else self.halve_every
+        return self.rate * 0.5 ** (step // every)
+
+    @property
+    def _stage(self) -> int:
+        """A short run goes through the stages of a long one: guided attention diverges when it is
+        let go at the full rate."""
+        return min(self.steps // 5, 10_000)
 
 
 def build(config: Config) -> tuple[Benchmark, Learner]:

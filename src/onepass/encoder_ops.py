@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.grad import conv2d_input, conv2d_weight
+from torch.nn.grad import conv2d_weight
 
 from onepass import encoder_kernel as kernel
 from onepass.encoder_kernel import CONSTANT, PIXELS, PROGRAMS, TAPS, WARPS
@@ -138,13 +138,14 @@ def first_and_convolution_back(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Slopes by the first weight, gamma, beta and the second weight."""
     slope = slope.contiguous(memory_format=torch.channels_last)
-    how = {"stride": stride, "padding": 1}
     out = _out(x, _padded(x), taps, shift, slope.dtype)
-    by_second = conv2d_weight(out, second.shape, slope, **how)
-    shape = out.shape
+    by_second = conv2d_weight(out, second.shape, slope, stride=stride, padding=1)
     # gone before the slope by it comes, which is as large
     del out
-    by_out = conv2d_input(shape, _short(second, slope.dtype), slope, **how)
+    # conv2d_input would put in an input that is not channels-last, and copy both slopes to match
+    edges = zip(x.shape[2:], slope.shape[2:], strict=True)
+    rest = [edge - 1 - stride * (short - 1) for edge, short in edges]
+    by_out = F.conv_transpose2d(slope, _short(second, slope.dtype), None, stride, 1, rest)
     by_first = first_layer_back(by_out, x, weight, gamma, mean, var, gram, taps, shift, eps)
     return *by_first, by_second.to(second.dtype).contiguous()
 

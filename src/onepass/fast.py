@@ -201,4 +201,6 @@ def has_triton() -> bool:
 
 
 def first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    """What went wrong, in a line; where the first one only announces it, the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]

@@ -189,9 +189,7 @@ class LinearAttention(Mixer):
             # the weights on single tokens, of those heads for which they are needed
             guided = guided_heads(self.heads) if own is not None else 0
             heads = guided if by_state else self.heads
-            place = torch.arange(length, device=queries.device)
-            seen = None if stop is None else place < stop[..., None]
-            weight, scale = _attend(asked.q[:, :heads], past, heads, seen, chunk)
+            weight, scale = _attend(asked.q[:, :heads], past, heads, stop, chunk)
             if by_state:
                 assert state is not None
                 mixed = _read(asked, state, chunk)
@@ -230,16 +228,22 @@ def _attend(
     q: Float[Tensor, "B H L F"],
     past: Past,
     heads: int,
-    seen: Bool[Tensor, "B Q T"] | None,
+    stop: Int[Tensor, "B Q"] | None,
     chunk: int,
 ) -> tuple[Float[Tensor, "B H L T"], Float[Tensor, "B H #L"]]:
-    """Weights of the first heads on the (seen) past, relative to the largest scale among it."""
-    log = past.scale[:, :heads, None]
-    if seen is not None:
-        log = log.masked_fill(~seen.repeat_interleave(chunk, 1)[:, None], -torch.inf)
-    largest = log.detach().amax(-1, keepdim=True).clamp(min=LOWEST)
+    """Weights of the first heads on the past (up to each stop), relative to its largest scale."""
+    scale = past.scale[:, :heads]
+    log, largest = scale[:, :, None], scale.detach().amax(-1, keepdim=True)
+    if stop is not None:
+        stop = stop.repeat_interleave(chunk, 1)
+        later = torch.arange(scale.shape[2], device=stop.device) >= stop[..., None]
+        log = log.masked_fill(later[:, None], -torch.inf)
+        # looked up: a maximum within the kernel that sums the weights is one that Triton 3.6 cannot
+        # compile ("PassManager::run failed")
+        running = nn.functional.pad(scale.detach(), (1, 0), value=LOWEST).cummax(-1).values
+        largest = running.gather(2, stop[:, None].expand(-1, heads, -1))
     weight = torch.einsum("bhlf,bhtf->bhlt", q, past.k[:, :heads])
-    return weight * (log - largest).exp(), largest[..., 0]
+    return weight * (log - largest[..., None]).exp(), largest
 
 
 def _chunk(p: Projected, state: Sums | None) -> tuple[Float[Tensor, "B H L V"], Sums]:

@@ -198,6 +198,7 @@ INCIDENTAL = (
     "precision",
     "accumulate",
     "guidance_steps",
+    "halve_every",
     "log_every",
     "checkpoint_every",
     "evaluate_every",
