@@ -18,13 +18,13 @@ from onepass.sweep import Job
 
 # milliseconds a step: recipe paper, 20 tasks, bf16, recorded on one H200; docs/log.md has the runs
 CARD = {
-    "pn": 2.9,
-    "gemcl": 3.1,
-    "transformer": 3.7,
-    "linear_transformer": 8.4,
-    "performer": 6.6,
-    "oml": 7.4,
-    "anml": 127.0,
+    "pn": 2.2,
+    "gemcl": 2.4,
+    "transformer": 3.6,
+    "linear_transformer": 7.7,
+    "performer": 5.8,
+    "oml": 4.6,
+    "anml": 126.0,
 }
 ENOUGH_STEPS = 100  # for some of each phase to be timed
 OFFLINE_UPDATES = 20
