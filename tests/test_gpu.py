@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.testing import assert_close
 
 from onepass import checks, encoders, ranks, training
@@ -25,6 +26,7 @@ from onepass.cost import fresh_or_trained, streamed
 from onepass.episodes import EpisodeSpec
 from onepass.fast import captured_steps
 from onepass.learners import dual, dual_kernel
+from onepass.mixers.attention_ops import attend, fits
 from onepass.prefetch import ahead
 from onepass.registry import BENCHMARKS, MIXERS
 from onepass.run import Run
@@ -180,6 +182,47 @@ def test_the_kernel_of_the_inner_loop_is_the_loop(length, classes, monkeypatch):
         )
         found.append([*parts, *torch.autograd.grad(loss, given)])
     assert_close(*found, **checks.TIGHT)
+
+
+@pytest.mark.parametrize(("sharp", "off"), [(1, 0.01), (16, 0.01), (40, 0.1)])
+@pytest.mark.parametrize(
+    ("length", "asked", "chunk", "alone", "stops"),
+    [(200, 100, 1, False, False), (130, 40, 3, True, True), (70, 50, 2, False, True)],
+)
+def test_sharp_attention_keeps_its_slopes(length, asked, chunk, alone, stops, sharp, off):
+    """In bf16, where the library's kernels give noise; against float64 with a mask."""
+    rng = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=rng, device="cuda")
+
+    tokens = length + asked * chunk
+    # each token looks for one that it sees
+    k, v = normal(2, 4, tokens, 64), normal(2, 4, tokens, 64)
+    looked = torch.rand(2, 4, tokens, generator=rng, device="cuda")
+    place = torch.arange(tokens, device="cuda")
+    stop = torch.randint(1, length, (2, asked), generator=rng, device="cuda") if stops else None
+    until = (place + 1).clamp(max=length).expand(2, -1)
+    if stop is not None:
+        until = torch.cat([until[:, :length], stop.repeat_interleave(chunk, 1)], 1)
+    found = (looked * until[:, None]).long()
+    q = sharp / 8 * k.gather(2, found[..., None].expand_as(k)) + 0.3 * normal(*k.shape)
+    apart = place[:, None] - place
+    own = (apart >= 0) & (apart <= ((place - length) % chunk)[:, None]) & (place >= length)
+    visible = ((place < until[..., None]) & (place < length) | own)[:, None]
+    first = length if alone else 0
+    q, visible = q[:, :, first:], visible[:, :, first:]
+    parts = [part.bfloat16() for part in (q, k, v)]
+    slope = normal(*q.shape).bfloat16()
+    given = [part.clone().requires_grad_() for part in parts]
+    assert fits(given[0])
+    answers, _ = attend(*given, stop, length, chunk)
+    slopes = torch.autograd.grad(answers, given, slope)
+    exact = [part.double().requires_grad_() for part in parts]
+    wanted = F.scaled_dot_product_attention(*exact, visible)
+    by_exact = torch.autograd.grad(wanted, exact, slope.double())
+    for one, other in zip([answers, *slopes], [wanted, *by_exact], strict=True):
+        assert (one.double() - other).norm() < off * other.norm()
 
 
 @pytest.mark.parametrize("many", [0, 1_000])

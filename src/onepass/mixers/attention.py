@@ -8,6 +8,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from onepass.mixers.attention_ops import attend, fits
 from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
 from onepass.registry import MIXERS
 
@@ -54,12 +55,15 @@ class Attention(Mixer):
         return self.out(rearrange(mixed, "b h l k -> b l (h k)")).unflatten(1, x.shape[1:3])
 
     def mix(self, x, queries, stop=None, own=None):
-        length = x.shape[1]
+        length, chunk = x.shape[1], queries.shape[2]
         q, k, v = self._project(torch.cat([x, queries.flatten(1, 2)], 1))
-        past = KeysValues(k[:, :, :length], v[:, :, :length])
-        along = F.scaled_dot_product_attention(q[:, :, :length], *past, is_causal=True)
-        answers, guidance = self._answers(q[:, :, length:], k, v, queries.shape[2], stop, own)
-        mixed = self.out(rearrange(torch.cat([along, answers], 2), "b h l k -> b l (h k)"))
+        if own is None and fits(q):
+            mixed, guidance = attend(q, k, v, stop, length, chunk)[0], q.new_zeros(())
+        else:
+            along = _along(q[:, :, :length], k[:, :, :length], v[:, :, :length])
+            answers, guidance = self._answers(q[:, :, length:], k, v, chunk, stop, own)
+            mixed = torch.cat([along, answers], 2)
+        mixed = self.out(rearrange(mixed, "b h l k -> b l (h k)"))
         return Mixed(
             mixed[:, :length], mixed[:, length:].unflatten(1, queries.shape[1:3]), guidance
         )
@@ -93,16 +97,30 @@ class Attention(Mixer):
         """What queries read, and the guidance loss; keys and values are the past's, then theirs."""
         asked = q.shape[2]
         length = k.shape[2] - asked
+        if own is None and fits(q):
+            return attend(q, k, v, stop, length, chunk)[0], q.new_zeros(())
         place = torch.arange(length, device=q.device)
         seen = None if stop is None else place < stop[..., None]
-        if own is None:
-            # the kernels of the library keep no weights; the price is that they look at all queries
+        if own is None and q.dtype.itemsize > 2:
+            # the kernels of the library keep no weights; the price is that they look at all
+            # queries, and that in short numbers their slopes are noise where attention is sharp
             mask = _visible(asked, length, chunk, seen, q.device)
             return F.scaled_dot_product_attention(q, k, v, mask), q.new_zeros(())
         past = KeysValues(k[:, :, :length], v[:, :, :length])
         theirs = KeysValues(k[:, :, length:], v[:, :, length:])
         answers, logits = _read(q, theirs, past, chunk, seen)
+        if own is None:
+            return answers, q.new_zeros(())
         return answers, _misplaced(logits[:, : guided_heads(self.heads)], own)
+
+
+def _along(
+    q: Float[Tensor, "B H T K"], k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T K"]
+) -> Float[Tensor, "B H T K"]:
+    """A stream from its start: every token sees those up to itself."""
+    if fits(q):
+        return attend(q, k, v, None, q.shape[2], 1)[0]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 def _visible(
