@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
 from onepass.registry import MIXERS
 
-LONGEST = 256  # chunk of tokens that look at each other one by one
+LONGEST = 512  # chunk of tokens that look at each other one by one
 # a log-scale below any other, yet finite: the difference of two of them is 0, not NaN
 LOWEST = -1e30
 
