@@ -201,18 +201,19 @@ def test_sharp_attention_keeps_its_slopes(length, asked, chunk, alone, stops, sh
     k, v = normal(2, 4, tokens, 64), normal(2, 4, tokens, 64)
     looked = torch.rand(2, 4, tokens, generator=rng, device="cuda")
     place = torch.arange(tokens, device="cuda")
-    stop = torch.randint(1, length, (2, asked), generator=rng, device="cuda") if stops else None
+    stop = torch.randint(length + 1, (2, asked), generator=rng, device="cuda") if stops else None
     until = (place + 1).clamp(max=length).expand(2, -1)
     if stop is not None:
         until = torch.cat([until[:, :length], stop.repeat_interleave(chunk, 1)], 1)
-    found = (looked * until[:, None]).long()
+    found = (looked * until[:, None]).long().where(until[:, None] > 0, place)
     q = sharp / 8 * k.gather(2, found[..., None].expand_as(k)) + 0.3 * normal(*k.shape)
     apart = place[:, None] - place
     own = (apart >= 0) & (apart <= ((place - length) % chunk)[:, None]) & (place >= length)
     visible = ((place < until[..., None]) & (place < length) | own)[:, None]
     first = length if alone else 0
     q, visible = q[:, :, first:], visible[:, :, first:]
-    parts = [part.bfloat16() for part in (q, k, v)]
+    # laid out as a projection gives them: the heads of a token side by side
+    parts = [part.bfloat16().transpose(1, 2).contiguous().transpose(1, 2) for part in (q, k, v)]
     slope = normal(*q.shape).bfloat16()
     given = [part.clone().requires_grad_() for part in parts]
     assert fits(given[0])

@@ -1,6 +1,7 @@
 """Independent ways to the same numbers. The laws say that two forms agree; these say on what."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -338,6 +339,9 @@ def test_the_schedule_is_the_published_one():
     assert not config.guided(10_000)
     short = Config(Component("sine"), Component("transformer"), steps=1_000)
     assert [short.guided(step) for step in (199, 200)] == [True, False]
+    assert [short.rate_at(step) for step in (199, 200, 999)] == [1e-4, 5e-5, 6.25e-6]
+    shortest = replace(short, steps=9)
+    assert [shortest.rate_at(step) for step in (1, 2, 8)] == [1e-4, 5e-5, 6.25e-6]
     objective = Config(
         Component("sine"), Component("transformer"), objective="midstream", objective_steps=5
     )

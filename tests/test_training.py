@@ -26,6 +26,7 @@ from onepass.config import (
     resolved,
     to_json,
 )
+from onepass.fast import first_line
 from onepass.objectives import meta_loss
 from onepass.run import Run, load_run, opened
 from onepass.seeds import generator
@@ -355,6 +356,16 @@ def test_the_rate_is_halved_where_it_counts(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("onepass.step.train_step", watch)
     train(tiny(steps=5, halve_every=2), tmp_path / "run", "cpu", SILENT)
     assert rates == [1e-3, 1e-3, 5e-4, 5e-4, 2.5e-4]
+
+
+def test_an_error_of_the_compiler_is_a_line_with_its_cause():
+    told = "An exception occurred in a subprocess:\n\nTraceback\nRuntimeError: no such pass\n"
+    advice = "\n\nSet TORCHDYNAMO_VERBOSE=1 for the internal stack trace\n"
+    line = "An exception occurred in a subprocess: RuntimeError: no such pass"
+    assert first_line(RuntimeError(told + advice)) == line
+    assert first_line(RuntimeError("first\nsecond")) == "first"
+    assert first_line(RuntimeError("announced:")) == "announced:"
+    assert first_line(RuntimeError()) == ""
 
 
 def test_one_head_is_guided_too(tiny):

@@ -79,14 +79,13 @@ class Config:
         return self.objective if step < steps else "final"
 
     def rate_at(self, step: int) -> float:
-        every = max(self._stage, 1) if self.halve_every is None else self.halve_every
-        return self.rate * 0.5 ** (step // every)
+        return self.rate * 0.5 ** (step // (self.halve_every or self._stage))
 
     @property
     def _stage(self) -> int:
         """A short run goes through the stages of a long one: guided attention diverges when it is
         let go at the full rate."""
-        return min(self.steps // 5, 10_000)
+        return min(-(-self.steps // 5), 10_000)
 
 
 def build(config: Config) -> tuple[Benchmark, Learner]:

@@ -9,6 +9,7 @@ captured run draws the same episodes and the same dropout as a plain one.
 """
 
 import importlib.util
+import re
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -201,6 +202,8 @@ def has_triton() -> bool:
 
 
 def first_line(error: Exception) -> str:
-    """What went wrong, in a line; where the first one only announces it, the last."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]
+    """What went wrong, in a line; where the first one only announces it, with the last."""
+    # torch ends its errors with advice
+    text = re.split(r"\n\s*(?:from user code:|Set TORCH)", str(error))[0]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") and lines[1:] else lines[0]

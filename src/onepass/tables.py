@@ -126,9 +126,10 @@ def bench_notes(rows: "list[Row]") -> list[str]:
         f"Shares are of what this machine reached in this run: {prefixed(row.flops_ceiling)}FLOP/s "
         f"in a {'bf16' if on_card else 'float32'} product, {prefixed(row.bytes_ceiling)}B/s in a "
         "copy. FLOP are those of the products, convolutions and attention of a plain step, without "
-        "kernels of our own. Bytes are a lower bound of a plain step's: weights, slopes, moments "
-        "and what is kept for the way back, each written and read once; a compiled step may keep "
-        f"less. Peak GB (10^9 bytes) is the most {memory}, warm-up included; reserved has gaps.",
+        "other kernels of our own. Bytes are a lower bound of a plain step's: weights, slopes, "
+        "moments and what is kept for the way back, each written and read once; a compiled step "
+        f"may keep less. Peak GB (10^9 bytes) is the most {memory}, warm-up included; reserved "
+        "has gaps.",
     ]
     if any(row.published_episodes_per_s for row in rows):
         notes.append(

@@ -195,6 +195,9 @@ def pick_device(name: str) -> torch.device:
     if kind == "cuda":
         torch.set_float32_matmul_precision("high")
         name = ranks.own_card(name)
+        if ":" in name:
+            # kernels of our own and new streams go to the current card
+            torch.cuda.set_device(name)
     return torch.device(name)
 
 

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from onepass.mixers import attention_kernel as kernel
 from onepass.mixers.attention_kernel import HAS_KERNEL, KEYS, ROWS, WARPS
 
 
 def fits(q: Float[Tensor, "B H R K"]) -> bool:
-    """Whether there is a kernel for these: on a card, short numbers, widths of matrix units."""
+    """Whether there is a kernel for these: on a card, short numbers, widths that any card holds."""
     short = q.dtype in (torch.bfloat16, torch.float16)
-    return HAS_KERNEL and q.is_cuda and short and q.shape[-1] in (16, 32, 64, 128)
+    return HAS_KERNEL and q.is_cuda and short and q.shape[-1] in (16, 32, 64)
 
 
 @torch.library.custom_op("onepass::attend", mutates_args=())
@@ -24,6 +25,8 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, stop: Tensor | None, length: int, chunk: int
 ) -> tuple[Tensor, Tensor]:
     """What rows [B H R K] read of tokens [B H T K], the first `length` a stream; and log-sums."""
+    asked = (k.shape[2] - length) // chunk
+    assert stop is None or stop.shape == (len(q), asked), f"stops {tuple(stop.shape)}"
     q, k, v = (_rows(part) for part in (q, k, v))
     out, lse = _empty(q), q.new_empty(q.shape[:3], dtype=torch.float32)
     sizes = _sizes(q, k, stop, length, chunk)
@@ -78,6 +81,19 @@ def _backward(ctx: Any, by_out: Tensor, by_lse: Tensor) -> tuple[Any, ...]:
 
 
 attend.register_autograd(_backward, setup_context=_keep)
+
+
+@register_flop_formula([torch.ops.onepass.attend, torch.ops.onepass.attend_back])
+def _operations(*given: Any, out_shape: Any = None, **others: Any) -> int:
+    """Two products there and five back, of what is seen; shapes stand for tensors."""
+    *shapes, length, chunk = given
+    products, first = (5, 1) if len(shapes) == 6 else (2, 0)
+    (batch, heads, rows, width), tokens = shapes[first], shapes[first + 1][2]
+    queries = tokens - length
+    seen = queries * length + queries * (chunk + 1) // 2
+    if rows > queries:
+        seen += length * (length + 1) // 2
+    return 2 * products * batch * heads * width * seen
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -235,7 +235,7 @@ def _attend(
     scale = past.scale[:, :heads]
     log, largest = scale[:, :, None], scale.detach().amax(-1, keepdim=True)
     if stop is not None:
-        stop = stop.repeat_interleave(chunk, 1)
+        stop = stop.repeat_interleave(chunk, 1).clamp(max=scale.shape[2])
         later = torch.arange(scale.shape[2], device=stop.device) >= stop[..., None]
         log = log.masked_fill(later[:, None], -torch.inf)
         # looked up: a maximum within the kernel that sums the weights is one that Triton 3.6 cannot

@@ -198,7 +198,6 @@ INCIDENTAL = (
     "precision",
     "accumulate",
     "guidance_steps",
-    "halve_every",
     "log_every",
     "checkpoint_every",
     "evaluate_every",
@@ -209,7 +208,7 @@ INCIDENTAL = (
 
 def essence(config: Config) -> str:
     """The same for two configs that are one row of a table, at any seed and length."""
-    full = to_json(resolved(config))
+    full = to_json(resolved(_scheduled(config)))
     # ANML's segments trade time for memory and change no number
     full["learner"]["options"].pop("segment", None)
     kept = {key: value for key, value in full.items() if key not in INCIDENTAL}
@@ -247,5 +246,10 @@ def recorded(result: Result) -> Config:
 
 def departures(config: Config) -> list[str]:
     """What a run does that the published one did not, as it would be typed."""
-    ignored = (*INCIDENTAL, "learner.segment")
-    return [text for text in settings_of(config) if text.partition("=")[0] not in ignored]
+    ignored, own = (*INCIDENTAL, "learner.segment"), settings_of(_scheduled(config))
+    return [text for text in own if text.partition("=")[0] not in ignored]
+
+
+def _scheduled(config: Config) -> Config:
+    """What is left to the recipe now was said outright once."""
+    return replace(config, halve_every=None) if config.halve_every == 10_000 else config
