@@ -71,6 +71,7 @@ def test_new_sines_are_learned(tmp_path):
         queries=3,
         steps=1_000,
         rate=1e-3,
+        halve_every=1_000,
         evaluation_episodes=128,
     )
     assert meta_test_error(config, tmp_path) < 0.25
