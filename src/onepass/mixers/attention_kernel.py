@@ -74,6 +74,13 @@ if HAS_KERNEL:
         return j, j < tl.where(n < past, length, tokens)
 
     @compiled
+    def _weights(q_here, k_there, i, j, there, limit, norm, scale, length, chunk):
+        """Of rows on tokens, from the logarithms of their sums."""
+        s = tl.dot(q_here, tl.trans(k_there)) * scale
+        sees = _sees(i, j, limit, length, chunk) & there[None]
+        return tl.where(sees, tl.exp2(s - norm[:, None]), 0.0)
+
+    @compiled
     def there(
         q, k, v, out, lse, stop, qb, qh, ql, kb, kh, kl, vb, vh, vl, scale,
         rows, tokens, length, chunk, asked,
@@ -130,9 +137,8 @@ if HAS_KERNEL:
         all_of_it, weight = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS], tl.float32)
         for n in range(count):
             j, there = _keys(n, past, begin, length, tokens, KEYS)
-            sees = _sees(i, j, limit, length, chunk) & there[None]
-            s = tl.dot(q_here, tl.trans(_tile(k, j, there, kl, WIDTH))) * scale
-            p = tl.where(sees, tl.exp2(s - norm[:, None]), 0.0)
+            k_there = _tile(k, j, there, kl, WIDTH)
+            p = _weights(q_here, k_there, i, j, there, limit, norm, scale, length, chunk)
             dp = tl.dot(slope, tl.trans(_tile(v, j, there, vl, WIDTH)))
             all_of_it += tl.sum(p * dp, 1)
             weight += tl.sum(p, 1)
@@ -141,10 +147,8 @@ if HAS_KERNEL:
         total = tl.zeros([ROWS, WIDTH], tl.float32)
         for n in range(count):
             j, there = _keys(n, past, begin, length, tokens, KEYS)
-            sees = _sees(i, j, limit, length, chunk) & there[None]
             k_there = _tile(k, j, there, kl, WIDTH)
-            s = tl.dot(q_here, tl.trans(k_there)) * scale
-            p = tl.where(sees, tl.exp2(s - norm[:, None]), 0.0)
+            p = _weights(q_here, k_there, i, j, there, limit, norm, scale, length, chunk)
             dp = tl.dot(slope, tl.trans(_tile(v, j, there, vl, WIDTH)))
             ds = p * (dp - all_of_it[:, None])
             total += tl.dot(ds.to(k_there.dtype), k_there)
@@ -185,9 +189,7 @@ if HAS_KERNEL:
             slope = _tile(by_out, row, here, ol, WIDTH)
             norm = tl.load(lse + both * rows + row, here, 0.0)
             all_of_it = tl.load(delta + both * rows + row, here, 0.0)
-            s = tl.dot(q_here, tl.trans(k_there)) * scale
-            sees = _sees(i, j, limit, length, chunk) & here[:, None] & there[None]
-            p = tl.where(sees, tl.exp2(s - norm[:, None]), 0.0)
+            p = _weights(q_here, k_there, i, j, there, limit, norm, scale, length, chunk)
             v_total += tl.dot(tl.trans(p.to(slope.dtype)), slope)
             ds = p * (tl.dot(slope, tl.trans(v_there)) - all_of_it[:, None])
             k_total += tl.dot(tl.trans(ds.to(q_here.dtype)), q_here)
