@@ -226,6 +226,28 @@ def test_sharp_attention_keeps_its_slopes(length, asked, chunk, alone, stops, sh
         assert (one.double() - other).norm() < off * other.norm()
 
 
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("form", ["mix", "ask"])
+def test_attention_in_short_numbers_is_attention(form, stops):
+    """With its kernel, against float64 without; answers and slopes, of queries of two tokens."""
+    torch.manual_seed(0)
+    mixer = MIXERS.build("attention", 64, heads=4).cuda()
+    x, queries = torch.randn(2, 90, 64, device="cuda"), torch.randn(2, 20, 2, 64, device="cuda")
+    stop = torch.randint(91, (2, 20), device="cuda") if stops else None
+    found = []
+    for short in (True, False):
+        given = [part.clone().requires_grad_() for part in (x, queries)]
+        if not short:
+            mixer, given = mixer.double(), [part.detach().double() for part in given]
+            given = [part.requires_grad_() for part in given]
+        with torch.autocast("cuda", torch.bfloat16, enabled=short):
+            answers = [part for part in getattr(mixer, form)(*given, stop) if part.ndim]
+        loss = sum(part.double().square().sum() for part in answers)
+        found.append([*answers, *torch.autograd.grad(loss, given)])
+    for one, other in zip(*found, strict=True):
+        assert (one.double() - other).norm() < 0.02 * other.norm()
+
+
 @pytest.mark.parametrize("many", [0, 1_000])
 @pytest.mark.parametrize("shape", [(6, 1, 32, 32), (3, 1, 7, 9)])
 def test_the_first_layer_is_the_same_in_one_kernel(shape, many, monkeypatch):
