@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from onepass import training
 from onepass.checkpoint import load_checkpoint, resume, save_checkpoint
 from onepass.config import (
     Component,
@@ -26,6 +25,7 @@ from onepass.config import (
     resolved,
     to_json,
 )
+from onepass.devices import pick_device
 from onepass.fast import first_line
 from onepass.objectives import meta_loss
 from onepass.run import Run, load_run, opened
@@ -585,4 +585,4 @@ def test_a_wrong_option_is_answered_with_what_there_is(tiny, options, said):
 
 def test_a_device_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match=r"no device 'tpu' on this machine; there are: auto, cpu"):
-        training.pick_device("tpu")
+        pick_device("tpu")

@@ -22,6 +22,7 @@ from onepass.benchmarks.images import Images
 from onepass.config import Config, from_json, override, to_json
 from onepass.data import omniglot, open_store
 from onepass.data.store import store_path
+from onepass.devices import pick_device
 from onepass.fast import Tell
 from onepass.files import write_json
 from onepass.recipes import make_config
@@ -29,7 +30,6 @@ from onepass.registry import LEARNERS
 from onepass.run import commit, now
 from onepass.speed import REPEATS, measure
 from onepass.timing import card_name, ceilings
-from onepass.training import pick_device
 
 # episodes/s of the published code on one H200 with a fixed batch on the card; drawing its episodes,
 # which every figure here includes, it comes to 335 and 101 for the transformer

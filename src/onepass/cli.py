@@ -193,9 +193,9 @@ def evaluate(
     Example: onepass evaluate runs/quickstart --tasks 5 --shots 1
     """
     use_data(data)
+    from onepass.devices import pick_device
     from onepass.evaluation import evaluate_run
     from onepass.tables import print_evaluation
-    from onepass.training import pick_device
 
     score, path, is_class = evaluate_run(
         run,
@@ -233,9 +233,9 @@ def forgetting(
     use_data(data)
     from dataclasses import asdict
 
+    from onepass.devices import pick_device
     from onepass.forgetting import forgetting_of_run
     from onepass.tables import print_forgetting
-    from onepass.training import pick_device
 
     shape = _given(tasks=tasks, shots=shots, queries=queries)
     found, is_class = forgetting_of_run(run, shape, episodes, seed, pick_device(device))

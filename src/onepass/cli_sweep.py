@@ -67,12 +67,12 @@ def reproduce(
     Example: onepass reproduce table1 --only omniglot --seeds 3 precision=bf16
     """
     use_data(data)
+    from onepass.devices import pick_device
     from onepass.progress import tell
     from onepass.reproduce.output import write_table
     from onepass.reproduce.plan import dry_run as listed
     from onepass.reproduce.plan import make_plan
     from onepass.sweep import report_failures
-    from onepass.training import pick_device
 
     given = [*([f"steps={steps}"] if steps else []), *(settings or [])]
     plan = make_plan(what, only or [], seeds, given, tiny, stand_in)
@@ -114,7 +114,7 @@ def ledger(
 
 
 def _run(configs, out: Path, device: str, jobs: int | None, per_card: int, ray: str | None):
-    from onepass.training import pick_device
+    from onepass.devices import pick_device
 
     if ray is not None:
         from onepass.sweep_ray import run_all_on_ray

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from onepass.config import build, override
+from onepass.devices import pick_device
 from onepass.files import write_json
 from onepass.learner import Learner
 from onepass.plots import growth, in_bytes, save_figure
@@ -21,7 +22,6 @@ from onepass.recipes import make_config
 from onepass.registry import LEARNERS
 from onepass.run import environment, load_run
 from onepass.timing import card_name, seconds_each
-from onepass.training import pick_device
 from onepass.tree import state_bytes
 
 FED = 100  # examples at a time on the way to the next length

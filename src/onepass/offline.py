@@ -17,13 +17,14 @@ from torch import nn
 from onepass import ranks
 from onepass.benchmarks.base import Benchmark, draw
 from onepass.config import STRICT, Config, Positive, first_problem, resolved
+from onepass.devices import pick_device
 from onepass.encoders import Norm, make_encoder
 from onepass.evaluation import stderr_of
 from onepass.progress import progress
 from onepass.registry import BENCHMARKS, PositiveReal
 from onepass.run import opened, write_result
 from onepass.seeds import derive, generator
-from onepass.training import Tell, pick_device
+from onepass.training import Tell
 
 EVERY = 10  # updates between two looks at the queries
 

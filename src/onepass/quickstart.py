@@ -11,6 +11,7 @@ from torch import Tensor
 
 from onepass.benchmarks.base import draw
 from onepass.config import Config, build
+from onepass.devices import pick_device
 from onepass.episodes import Episodes
 from onepass.evaluation import evaluate
 from onepass.learner import Learner, probe
@@ -18,7 +19,7 @@ from onepass.plots import contact_sheet, learning_curve, letter, save_figure
 from onepass.recipes import make_config
 from onepass.run import Run, load_run
 from onepass.seeds import generator
-from onepass.training import pick_device, train
+from onepass.training import train
 from onepass.tree import state_bytes
 
 

@@ -15,6 +15,7 @@ from onepass import ranks
 from onepass.benchmarks.base import Benchmark
 from onepass.checkpoint import diverged, resume, save_checkpoint, share_state
 from onepass.config import Config, build, resolved
+from onepass.devices import pick_device
 from onepass.episodes import Split
 from onepass.evaluation import Evaluation, evaluate
 from onepass.fast import Tell, captured_steps
@@ -181,24 +182,6 @@ def steps(
     if next(learner.parameters()).device.type == "cuda":
         return captured_steps(config, first, benchmark, learner, optimiser, tell)
     return plain_steps(config, first, benchmark, learner, optimiser)
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` takes a CUDA card or Apple's GPU where there is one."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.mps.is_available()}
-    if name == "auto":
-        name = next(kind for kind in ("cuda", "mps", "cpu") if there[kind])
-    kind = name.partition(":")[0]
-    if not there.get(kind, False):
-        choices = ", ".join(kind for kind, is_there in there.items() if is_there)
-        raise ValueError(f"no device {name!r} on this machine; there are: auto, {choices}")
-    if kind == "cuda":
-        torch.set_float32_matmul_precision("high")
-        name = ranks.own_card(name)
-        if ":" in name:
-            # kernels of our own and new streams go to the current card
-            torch.cuda.set_device(name)
-    return torch.device(name)
 
 
 def check_trainable(config: Config, benchmark: Benchmark, learner: Learner) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.config import Config
+from onepass.devices import pick_device
 from onepass.files import write_bytes, write_json
 from onepass.forgetting import forgetting_of_run
 from onepass.plots import save_figure
@@ -28,7 +29,6 @@ from onepass.reproduce.plan import Plan
 from onepass.reproduce.rows import TITLES
 from onepass.run import Run
 from onepass.sweep import Job
-from onepass.training import pick_device
 
 SPREADS = """Spreads are standard deviations over seeds; where there is one seed, the standard error
 over its episodes. The paper's are standard deviations over 5 runs (Offline: standard errors of
