@@ -16,10 +16,8 @@ G = sum x x^T of the images there, S = sum x (slope by out)^T back, over all pix
 # triton comes with torch for CUDA alone, and its functions are no functions to a type-checker
 # pyright: reportPossiblyUnboundVariable=false, reportMissingImports=false
 # pyright: reportIndexIssue=false, reportGeneralTypeIssues=false
-import importlib.util
-import inspect
+from onepass.kernels import HAS_KERNEL, compiled
 
-HAS_KERNEL = importlib.util.find_spec("triton") is not None
 PIXELS = 128  # at a time
 PROGRAMS = 4_224  # 32 for each of the 132 processors of a card; others differ little
 WARPS = 2  # products are 16 rows high, one warp's work: with 4 they take twice as long
@@ -27,12 +25,7 @@ WARPS = 2  # products are 16 rows high, one warp's work: with 4 they take twice 
 TAPS, CONSTANT = 16, 9
 
 if HAS_KERNEL:
-    import triton
     import triton.language as tl
-
-    def compiled(function):
-        # tests wrap every function to check its types, and a kernel is compiled from its source
-        return triton.jit(inspect.unwrap(function))
 
     @compiled
     def _patches(

@@ -8,7 +8,6 @@ read from the card: the seeds through generators that the graph knows, the rate 
 captured run draws the same episodes and the same dropout as a plain one.
 """
 
-import importlib.util
 import re
 import warnings
 from collections.abc import Callable, Generator, Iterator
@@ -24,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from onepass.benchmarks.base import Benchmark
 from onepass.config import Config
 from onepass.encoders import MANY
+from onepass.kernels import HAS_KERNEL
 from onepass.learner import Learner
 from onepass.objectives import MetaLoss, meta_loss
 from onepass.seeds import derive
@@ -47,7 +47,7 @@ def captured_steps(
     device = next(learner.parameters()).device
     rng, resident = torch.Generator(device), benchmark.on_device(device)
     examples = config.batch * config.tasks * (config.shots + config.queries)
-    loss = compiled_loss(tell, examples) if compiled and has_triton() else meta_loss
+    loss = compiled_loss(tell, examples) if compiled and HAS_KERNEL else meta_loss
     tell, places = once(tell), {}
     current, phase = None, None
 
@@ -194,11 +194,6 @@ def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
         return meta_loss(*arguments)
 
     return loss
-
-
-def has_triton() -> bool:
-    """Compiled kernels need it, and not every build of torch brings it."""
-    return importlib.util.find_spec("triton") is not None
 
 
 def first_line(error: Exception) -> str:

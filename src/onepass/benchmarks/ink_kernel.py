@@ -2,25 +2,15 @@
 
 # triton comes with torch for CUDA alone, and its functions are no functions to a type-checker
 # pyright: reportPossiblyUnboundVariable=false, reportMissingImports=false, reportIndexIssue=false
-import inspect
 
 import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
-
-    HAS_KERNEL = True
-except ImportError:
-    HAS_KERNEL = False
+from onepass.kernels import HAS_KERNEL, compiled
 
 if HAS_KERNEL:
-
-    def compiled(function):
-        # tests wrap every function to check its types, and a kernel is compiled from its source
-        return triton.jit(inspect.unwrap(function))
+    import triton.language as tl
 
     @compiled
     def _triangle_area(t):

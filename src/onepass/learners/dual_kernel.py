@@ -26,14 +26,13 @@ and within a chunk one program walks through one episode, with the chunk's histo
 # triton comes with torch for CUDA alone, and its functions are no functions to a type-checker
 # pyright: reportPossiblyUnboundVariable=false, reportMissingImports=false
 # pyright: reportIndexIssue=false
-import importlib.util
-import inspect
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-HAS_KERNEL = importlib.util.find_spec("triton") is not None
+from onepass.kernels import HAS_KERNEL, compiled
+
 CHUNK = 16  # examples whose history fits into registers
 ROWS = 16  # of a weight, read at a time
 WARPS = 8
@@ -42,10 +41,6 @@ WIDEST = 1_024  # a row of the history that a program can hold
 if HAS_KERNEL:
     import triton
     import triton.language as tl
-
-    def compiled(function):
-        # tests wrap every function to check its types, and a kernel is compiled from its source
-        return triton.jit(inspect.unwrap(function))
 
     @compiled
     def _tile(pointer, row, column, rows, columns, WIDTH: tl.constexpr):

@@ -16,20 +16,13 @@ alone. What no row of a block sees is never computed.
 # triton comes with torch for CUDA alone, and its functions are no functions to a type-checker
 # pyright: reportPossiblyUnboundVariable=false, reportMissingImports=false
 # pyright: reportIndexIssue=false, reportGeneralTypeIssues=false
-import importlib.util
-import inspect
+from onepass.kernels import HAS_KERNEL, compiled
 
-HAS_KERNEL = importlib.util.find_spec("triton") is not None
 ROWS, KEYS = 64, 64  # of a block
 WARPS = 4
 
 if HAS_KERNEL:
-    import triton
     import triton.language as tl
-
-    def compiled(function):
-        # tests wrap every function to check its types, and a kernel is compiled from its source
-        return triton.jit(inspect.unwrap(function))
 
     @compiled
     def _limit(stop, episode, i, rows_end, length, chunk, asked, STOPS: tl.constexpr):
@@ -60,12 +53,24 @@ if HAS_KERNEL:
         tl.store(pointer + place, value.to(pointer.dtype.element_ty), inside[:, None])
 
     @compiled
-    def _blocks(i, here, limit, length, chunk, KEYS: tl.constexpr):
-        """Of what rows see: blocks of the stream, blocks in all, the first token of queries."""
+    def _rows(
+        stop, rows, tokens, length, chunk, asked,
+        H: tl.constexpr, STOPS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    ):  # fmt: skip
+        """Head, episode and rows of a program, and what the rows see.
+
+        That is how many tokens of the stream each, then in blocks of keys: of the stream, in all,
+        and the first token of queries.
+        """
+        both = tl.program_id(1).to(tl.int64)
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        i, here = row + tokens - rows, row < rows
+        limit = _limit(stop, both // H, i, tokens, length, chunk, asked, STOPS)
         past = tl.cdiv(tl.max(limit, 0), KEYS)
         begin = tl.maximum(tl.min(i, 0) - chunk + 1, length)
         end = tl.max(tl.where(here, i, -1), 0) + 1
-        return past, past + tl.cdiv(tl.maximum(end - begin, 0), KEYS), begin
+        count = past + tl.cdiv(tl.maximum(end - begin, 0), KEYS)
+        return both, both // H, both % H, row, i, here, limit, past, count, begin
 
     @compiled
     def _keys(n, past, begin, length, tokens, KEYS: tl.constexpr):
@@ -88,12 +93,9 @@ if HAS_KERNEL:
         ROWS: tl.constexpr, KEYS: tl.constexpr,
     ):  # fmt: skip
         """Outputs [B R H K], and the logarithm (of 2) of the sum of the weights [B H R]."""
-        both = tl.program_id(1).to(tl.int64)
-        b, h = both // H, both % H
-        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        i, here = row + tokens - rows, row < rows
-        limit = _limit(stop, b, i, tokens, length, chunk, asked, STOPS)
-        past, count, begin = _blocks(i, here, limit, length, chunk, KEYS)
+        both, b, h, row, i, here, limit, past, count, begin = _rows(
+            stop, rows, tokens, length, chunk, asked, H, STOPS, ROWS, KEYS
+        )
         q_here = _tile(q + b * qb + h * qh, row, here, ql, WIDTH)
         k += b * kb + h * kh
         v += b * vb + h * vh
@@ -123,12 +125,9 @@ if HAS_KERNEL:
         ROWS: tl.constexpr, KEYS: tl.constexpr,
     ):  # fmt: skip
         """delta [B H R], then slopes by q [B R H K]."""
-        both = tl.program_id(1).to(tl.int64)
-        b, h = both // H, both % H
-        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-        i, here = row + tokens - rows, row < rows
-        limit = _limit(stop, b, i, tokens, length, chunk, asked, STOPS)
-        past, count, begin = _blocks(i, here, limit, length, chunk, KEYS)
+        both, b, h, row, i, here, limit, past, count, begin = _rows(
+            stop, rows, tokens, length, chunk, asked, H, STOPS, ROWS, KEYS
+        )
         q_here = _tile(q + b * qb + h * qh, row, here, ql, WIDTH)
         slope = _tile(by_out + b * ob + h * oh, row, here, ol, WIDTH)
         norm = tl.load(lse + both * rows + row, here, 0.0)

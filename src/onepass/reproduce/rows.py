@@ -208,7 +208,7 @@ INCIDENTAL = (
 
 def essence(config: Config) -> str:
     """The same for two configs that are one row of a table, at any seed and length."""
-    full = to_json(resolved(_scheduled(config)))
+    full = to_json(resolved(config))
     # ANML's segments trade time for memory and change no number
     full["learner"]["options"].pop("segment", None)
     kept = {key: value for key, value in full.items() if key not in INCIDENTAL}
@@ -237,6 +237,8 @@ def recorded(result: Result) -> Config:
     takes = config.learner.options if name == "offline" else LEARNERS.options(name)
     return replace(
         config,
+        # was the default of all, and is now left to each
+        halve_every=usual.halve_every if config.halve_every == 10_000 else config.halve_every,
         benchmark=renewed(
             config.benchmark, usual.benchmark, BENCHMARKS.options(config.benchmark.name)
         ),
@@ -246,10 +248,5 @@ def recorded(result: Result) -> Config:
 
 def departures(config: Config) -> list[str]:
     """What a run does that the published one did not, as it would be typed."""
-    ignored, own = (*INCIDENTAL, "learner.segment"), settings_of(_scheduled(config))
-    return [text for text in own if text.partition("=")[0] not in ignored]
-
-
-def _scheduled(config: Config) -> Config:
-    """What is left to the recipe now was said outright once."""
-    return replace(config, halve_every=None) if config.halve_every == 10_000 else config
+    ignored = (*INCIDENTAL, "learner.segment")
+    return [text for text in settings_of(config) if text.partition("=")[0] not in ignored]
