@@ -13,7 +13,8 @@ from onepass.benchmarks.base import draw
 from onepass.episodes import Episodes, EpisodeSpec, Examples
 from onepass.learner import encode_episodes, probe
 from onepass.learners.gemcl import Moments
-from onepass.mixers.linear import Favor, Sums, favor, linear, orthogonal_gaussian
+from onepass.mixers.features import Favor, orthogonal_gaussian
+from onepass.mixers.linear import Sums, favor, linear
 from onepass.objectives import meta_loss
 from onepass.registry import BENCHMARKS, LEARNERS
 from onepass.targets import Classes, Vector, angle, pixels
@@ -285,6 +286,29 @@ def test_a_performer_with_large_weights_is_as_exact_as_others(scale):
     mixer.qkv.weight.data *= scale
     single, double = in_both_precisions(mixer, torch.randn(1, 40, 128))
     assert_close(single[0], double[0], rtol=1e-3, atol=1e-3 * scale)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("mixer", [favor, linear])
+def test_steep_features_are_as_exact_as_others_in_short_numbers(mixer, stops):
+    """Exponents of 50 rounded to 8 bits are features that are off by a tenth, and so are slopes."""
+    torch.manual_seed(0)
+    mixer = mixer(256, heads=2)
+    keys = 2 * mixer.heads * mixer.key
+    mixer.qkv.weight.data[:keys] *= 12
+    x = torch.randn(2, 100, 256)
+    queries = (x[:, ::2] + 0.3 * torch.randn(2, 50, 256))[:, :, None]
+    stop = torch.randint(101, (2, 50)) if stops else None
+    found = []
+    for short in (True, False):
+        mixer, dtype = (mixer, torch.float32) if short else (mixer.double(), torch.float64)
+        with torch.autocast("cpu", torch.bfloat16, enabled=short):
+            stream, answers, _ = mixer.mix(x.to(dtype), queries.to(dtype), stop)
+        loss = stream.to(dtype).sin().sum() + answers.to(dtype).sin().sum()
+        (slope,) = torch.autograd.grad(loss, [mixer.qkv.weight])
+        found.append([part.double() for part in (stream, answers, *slope.tensor_split([keys]))])
+    for one, other in zip(*found, strict=True):
+        assert (one - other).norm() < 0.01 * other.norm()
 
 
 def test_gemcl_tells_apart_classes_seen_very_often():

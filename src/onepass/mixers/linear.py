@@ -7,7 +7,6 @@ f_s of order one. The state is kept relative to the largest scale so far; scales
 and since outputs do not depend on what they are relative to, no gradient goes that way.
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
+from onepass.mixers.features import Elu, Favor
 from onepass.registry import MIXERS
 
 LONGEST = 512  # chunk of tokens that look at each other one by one
@@ -46,56 +46,6 @@ class Projected(NamedTuple):
         return Past(*self[1:])
 
 
-class Elu(nn.Module):
-    """elu(x) + 1 (Katharopoulos et al. 2020), taken as a log: e^x vanishes beside 1, x does not."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.features = width
-
-    def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
-        log = torch.where(x > 0, x.clamp(min=0).log1p(), x)
-        largest = log.detach().amax(-1)
-        return (log - largest[..., None]).exp(), largest
-
-
-class Favor(nn.Module):
-    """FAVOR+ (Choromanski et al. 2021): positive features whose products estimate e^{q.k / sqrt d}.
-
-    With orthogonal directions w of Gaussian length and u = w.x d^{-1/4}, the features are
-    e^{u - |x|^2 / (2 sqrt d)} and e^{-u - |x|^2 / (2 sqrt d)}, over the root of their number. The
-    directions are drawn once and saved with the weights.
-    """
-
-    directions: Tensor
-
-    def __init__(self, width: int, features: int):
-        super().__init__()
-        if features % 2:
-            raise ValueError(f"features is {features}; they come in pairs, so it must be even")
-        self.features, self.width = features, width
-        self.register_buffer("directions", orthogonal_gaussian(features // 2, width))
-
-    def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
-        x = x * self.width**-0.25
-        along = torch.einsum("bhlk,fk->bhlf", x, self.directions.to(x.dtype))
-        log = torch.cat([along, -along], -1)
-        # the largest exponent of each token is its scale; the rest is at most one
-        largest = log.detach().amax(-1)
-        size = x.square().sum(-1) / 2 + math.log(self.features) / 2
-        return (log - largest[..., None]).exp(), largest - size
-
-
-def orthogonal_gaussian(rows: int, width: int) -> Float[Tensor, "rows width"]:
-    """Rows with the lengths of Gaussian vectors, orthogonal within each block of `width`."""
-    blocks = [
-        torch.linalg.qr(torch.randn(width, width, dtype=torch.float64)).Q
-        for _ in range(math.ceil(rows / width))
-    ]
-    lengths = torch.randn(rows, width, dtype=torch.float64).norm(dim=-1, keepdim=True)
-    return (torch.cat(blocks)[:rows] * lengths).float()
-
-
 class LinearAttention(Mixer):
     def __init__(self, width: int, heads: int, features: Elu | Favor, key: int, value: int):
         super().__init__()
@@ -112,20 +62,31 @@ class LinearAttention(Mixer):
         return Sums(zeros(*shape, self.value), zeros(shape), zeros(shape[:2]) + LOWEST)
 
     def _project(self, x: Float[Tensor, "B L D"]) -> Projected:
-        widths = [self.heads * width for width in (self.key, self.key, self.value)]
-        q, k, v = self.qkv(x).split(widths, -1)
-        return Projected(self._features(q)[0], *self._past(k, v))
+        both, v = self._linear(x, 0)
+        q, k = both.chunk(2, -1)
+        return Projected(self._features(q, v.dtype)[0], *self._past(k, v))
 
     def _past(self, k: Tensor, v: Tensor) -> Past:
-        k, scale = self._features(k)
+        k, scale = self._features(k, v.dtype)
         return Past(k, rearrange(v, "b l (h v) -> b h l v", h=self.heads), scale)
 
-    def _features(self, x: Float[Tensor, "B L HK"]) -> tuple[Tensor, Tensor]:
-        """Under autocast features are as short as x; exponents, scales and all sums are not."""
+    def _linear(self, x: Float[Tensor, "B L D"], first: int) -> tuple[Tensor, Tensor]:
+        """Queries, from the `first` of their numbers on, and keys; values."""
+        weight, bias = self.qkv.weight[first:], self.qkv.bias[first:]
+        keys = len(weight) - self.heads * self.value
+        if not self.phi.is_steep:
+            both, v = nn.functional.linear(x, weight, bias).tensor_split([keys], -1)
+            return both, v
+        with torch.autocast(x.device.type, enabled=False):
+            both = nn.functional.linear(x.to(weight.dtype), weight[:keys], bias[:keys])
+        return both, nn.functional.linear(x, weight[keys:], bias[keys:])
+
+    def _features(self, x: Float[Tensor, "B L HK"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Under autocast features are as short as values; scales and all sums are not."""
         with torch.autocast(x.device.type, enabled=False):
             heads = rearrange(x, "b l (h k) -> b h l k", h=self.heads)
             features, scale = self.phi(heads.to(self.qkv.weight.dtype))
-        return features.to(x.dtype), scale
+        return features.to(dtype), scale
 
     def step(self, x, state):
         q, k, v, own = (part[:, :, 0].to(state.scale.dtype) for part in self._project(x[:, None]))
@@ -160,9 +121,7 @@ class LinearAttention(Mixer):
 
     def ask(self, x, queries, stop=None, own=None):
         # of the stream only keys and values
-        first = self.heads * self.key
-        both = nn.functional.linear(x, self.qkv.weight[first:], self.qkv.bias[first:])
-        past = self._past(*both.split([first, self.heads * self.value], -1))
+        past = self._past(*self._linear(x, self.heads * self.key))
         long = stop is None and x.shape[1] > self.chunk
         with torch.autocast(x.device.type, enabled=False):
             state = _remembered(past, None) if long else None
@@ -194,8 +153,8 @@ class LinearAttention(Mixer):
                 assert state is not None
                 mixed = _read(asked, state, chunk)
             else:
-                values = torch.einsum("bhlt,bhtv->bhlv", weight.to(past.v.dtype), past.v)
-                mixed = _with_own(asked, values, weight.sum(-1), scale, chunk)
+                kept, whole, own_read = _with_own(asked, weight.sum(-1), scale, chunk)
+                mixed = _of_values(weight * kept, whole, past.v) + own_read
             guidance = queries.new_zeros(())
             if own is not None:
                 guidance = _misplaced(weight[:, :guided].unflatten(2, (-1, chunk)), own)
@@ -219,9 +178,9 @@ class LinearAttention(Mixer):
 def _read(p: Projected, state: Sums, chunk: int) -> Float[Tensor, "B H L V"]:
     """Queries of `chunk` tokens, all from one state."""
     q = p.q.to(state.keys.dtype)
-    past = torch.einsum("bhlf,bhfv->bhlv", q, state.values)
     total = torch.einsum("bhlf,bhf->bhl", q, state.keys)
-    return _with_own(p, past, total, state.scale[..., None], chunk)
+    kept, whole, own_read = _with_own(p, total, state.scale[..., None], chunk)
+    return _of_values(q * kept, whole, state.values) + own_read
 
 
 def _attend(
@@ -252,12 +211,13 @@ def _chunk(p: Projected, state: Sums | None) -> tuple[Float[Tensor, "B H L V"], 
     running = scales.detach().cummax(-1).values[..., -p.scale.shape[-1] :]
     factor = (p.scale[..., None, :] - running[..., None]).tril().exp().tril()
     weight = torch.einsum("bhlf,bhtf->bhlt", p.q, p.k) * factor
-    total, mixed = weight.sum(-1), torch.einsum("bhlt,bhtv->bhlv", weight.to(p.v.dtype), p.v)
-    if state is not None:
-        decay, q = (state.scale[..., None] - running).exp(), p.q.to(state.keys.dtype)
-        total = total + torch.einsum("bhlf,bhf->bhl", q, state.keys) * decay
-        mixed = mixed + torch.einsum("bhlf,bhfv->bhlv", q, state.values) * decay[..., None]
-    return mixed / floored(total)[..., None], _remembered(p.past, state)
+    total = weight.sum(-1, keepdim=True)
+    if state is None:
+        return _of_values(weight, floored(total), p.v), _remembered(p.past, state)
+    q = p.q.to(state.keys.dtype) * (state.scale[..., None] - running).exp()[..., None]
+    whole = floored(total + torch.einsum("bhlf,bhf->bhl", q, state.keys)[..., None])
+    mixed = _of_values(weight, whole, p.v) + _of_values(q, whole, state.values)
+    return mixed, _remembered(p.past, state)
 
 
 def _remembered(p: Past, state: Sums | None) -> Sums:
@@ -273,23 +233,34 @@ def _remembered(p: Past, state: Sums | None) -> Sums:
     return Sums(values, keys, scale)
 
 
-def _with_own(
-    p: Projected,
-    past: Float[Tensor, "B H L V"],
-    total: Float[Tensor, "B H L"],
-    scale: Float[Tensor, "B H #L"],
-    chunk: int,
+def _of_values(
+    weight: Float[Tensor, "B H L T"], whole: Float[Tensor, "B H L 1"], v: Float[Tensor, "B H T V"]
 ) -> Float[Tensor, "B H L V"]:
-    """What queries of `chunk` tokens read from the past, and from their own earlier tokens."""
+    """Weights become shares before the product with values, not after it.
+
+    Where one token has nearly all of the weight, its slope is the difference of two nearly equal
+    numbers, and noise if they were rounded apart.
+    """
+    return torch.einsum("bhlt,bhtv->bhlv", (weight / whole).to(v.dtype), v)
+
+
+def _with_own(
+    p: Projected, total: Float[Tensor, "B H L"], scale: Float[Tensor, "B H #L"], chunk: int
+) -> tuple[Float[Tensor, "B H L 1"], Float[Tensor, "B H L 1"], Float[Tensor, "B H L V"]]:
+    """Queries of `chunk` tokens read their own earlier tokens, too.
+
+    What the weights on the past are multiplied by, the weight of all that is read, the own part.
+    """
     q, k, v, own = (part.to(total.dtype).unflatten(2, (-1, chunk)) for part in p)
     scale = scale.expand_as(total).unflatten(2, (-1, chunk))
     largest = torch.maximum(scale, own.detach().cummax(-1).values)
     factor = (own[..., None, :] - largest[..., None]).tril().exp().tril()
     # chunks are a token or a few: sums of products, which no matrix unit would do faster
     weight = (q[..., :, None, :] * k[..., None, :, :]).sum(-1) * factor
-    keep = (scale - largest).exp().flatten(2)
-    mixed = keep[..., None] * past + (weight[..., None] * v[..., None, :, :]).sum(-2).flatten(2, 3)
-    return mixed / floored(keep * total + weight.sum(-1).flatten(2))[..., None]
+    kept = (scale - largest).exp()
+    whole = floored(kept * total.unflatten(2, (-1, chunk)) + weight.sum(-1))
+    read = ((weight / whole[..., None])[..., None] * v[..., None, :, :]).sum(-2)
+    return kept.flatten(2)[..., None], whole.flatten(2)[..., None], read.flatten(2, 3)
 
 
 def floored(total: Float[Tensor, "..."], least: float = 1e-30) -> Float[Tensor, "..."]:

@@ -1,0 +1,61 @@
+"""Feature maps of linear attention: features of at most one, and the log of their scale."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class Elu(nn.Module):
+    """elu(x) + 1 (Katharopoulos et al. 2020), taken as a log: e^x vanishes beside 1, x does not."""
+
+    is_steep = False
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.features = width
+
+    def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
+        log = torch.where(x > 0, x.clamp(min=0).log1p(), x)
+        largest = log.detach().amax(-1)
+        return (log - largest[..., None]).exp(), largest
+
+
+class Favor(nn.Module):
+    """FAVOR+ (Choromanski et al. 2021): positive features whose products estimate e^{q.k / sqrt d}.
+
+    With orthogonal directions w of Gaussian length and u = w.x d^{-1/4}, the features are
+    e^{u - |x|^2 / (2 sqrt d)} and e^{-u - |x|^2 / (2 sqrt d)}, over the root of their number. The
+    directions are drawn once and saved with the weights.
+    """
+
+    # exponents of tens: rounded to 8 bits, features would be off by a tenth
+    is_steep = True
+    directions: Tensor
+
+    def __init__(self, width: int, features: int):
+        super().__init__()
+        if features % 2:
+            raise ValueError(f"features is {features}; they come in pairs, so it must be even")
+        self.features, self.width = features, width
+        self.register_buffer("directions", orthogonal_gaussian(features // 2, width))
+
+    def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
+        x = x * self.width**-0.25
+        along = torch.einsum("bhlk,fk->bhlf", x, self.directions.to(x.dtype))
+        log = torch.cat([along, -along], -1)
+        # the largest exponent of each token is its scale; the rest is at most one
+        largest = log.detach().amax(-1)
+        size = x.square().sum(-1) / 2 + math.log(self.features) / 2
+        return (log - largest[..., None]).exp(), largest - size
+
+
+def orthogonal_gaussian(rows: int, width: int) -> Float[Tensor, "rows width"]:
+    """Rows with the lengths of Gaussian vectors, orthogonal within each block of `width`."""
+    blocks = [
+        torch.linalg.qr(torch.randn(width, width, dtype=torch.float64)).Q
+        for _ in range(math.ceil(rows / width))
+    ]
+    lengths = torch.randn(rows, width, dtype=torch.float64).norm(dim=-1, keepdim=True)
+    return (torch.cat(blocks)[:rows] * lengths).float()
