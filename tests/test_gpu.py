@@ -10,7 +10,6 @@ from typing import get_args
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch.testing import assert_close
 
 from onepass import checks, encoders, ranks, training

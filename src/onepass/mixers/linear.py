@@ -62,24 +62,29 @@ class LinearAttention(Mixer):
         return Sums(zeros(*shape, self.value), zeros(shape), zeros(shape[:2]) + LOWEST)
 
     def _project(self, x: Float[Tensor, "B L D"]) -> Projected:
-        both, v = self._linear(x, 0)
-        q, k = both.chunk(2, -1)
+        q, k, v = self._linear(x, self.qkv.weight, self.qkv.bias)
         return Projected(self._features(q, v.dtype)[0], *self._past(k, v))
 
     def _past(self, k: Tensor, v: Tensor) -> Past:
         k, scale = self._features(k, v.dtype)
         return Past(k, rearrange(v, "b l (h v) -> b h l v", h=self.heads), scale)
 
-    def _linear(self, x: Float[Tensor, "B L D"], first: int) -> tuple[Tensor, Tensor]:
-        """Queries, from the `first` of their numbers on, and keys; values."""
-        weight, bias = self.qkv.weight[first:], self.qkv.bias[first:]
-        keys = len(weight) - self.heads * self.value
+    def _linear(
+        self, x: Float[Tensor, "B L D"], weight: Float[Tensor, "W D"], bias: Float[Tensor, "W"]
+    ) -> tuple[Float[Tensor, "B L _"], ...]:
+        """Keys and values, and before them queries where the weights have them."""
+        keys, values = self.heads * self.key, self.heads * self.value
+        steep = len(weight) - values
         if not self.phi.is_steep:
-            both, v = nn.functional.linear(x, weight, bias).tensor_split([keys], -1)
-            return both, v
+            both = nn.functional.linear(x, weight, bias)
+            return both.split([keys] * (steep // keys) + [values], -1)
+        cut = [steep, values]
         with torch.autocast(x.device.type, enabled=False):
-            both = nn.functional.linear(x.to(weight.dtype), weight[:keys], bias[:keys])
-        return both, nn.functional.linear(x, weight[keys:], bias[keys:])
+            both = nn.functional.linear(
+                x.to(weight.dtype), weight.split(cut)[0], bias.split(cut)[0]
+            )
+        v = nn.functional.linear(x, weight.split(cut)[1], bias.split(cut)[1])
+        return *both.split(keys, -1), v
 
     def _features(self, x: Float[Tensor, "B L HK"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Under autocast features are as short as values; scales and all sums are not."""
@@ -121,7 +126,8 @@ class LinearAttention(Mixer):
 
     def ask(self, x, queries, stop=None, own=None):
         # of the stream only keys and values
-        past = self._past(*self._linear(x, self.heads * self.key))
+        first = self.heads * self.key
+        past = self._past(*self._linear(x, self.qkv.weight[first:], self.qkv.bias[first:]))
         long = stop is None and x.shape[1] > self.chunk
         with torch.autocast(x.device.type, enabled=False):
             state = _remembered(past, None) if long else None

@@ -63,7 +63,7 @@ class Line:
         """In what these runs are not the published ones."""
         row = self.row
         found = [f"{row.config.recipe} sizes"] if row.config.recipe != "paper" else []
-        if row.benchmark != row.column:
+        if row.is_stand_in:
             found.append("other data")
         found += list(dict.fromkeys(text for run in self.results for text in _changed(row, run)))
         return [*found, f"cut short at {self.steps:,} steps"] if self.is_short else found

@@ -147,7 +147,8 @@ def _table(found: list[Kept], reasons: dict[str, str], link: str) -> str:
         "seeds": lambda line: str(len(line.results)),
         "meta-test": lambda line: our_cell(line, "meta_test"),
         "paper": lambda line: paper_cell(line, line.row.test),
-        "in their std": in_their_std,
+        # other data are no nearer or further
+        "in their std": lambda line: "-" if line.row.is_stand_in else in_their_std(line),
         "meta-train": lambda line: our_cell(line, "meta_train"),
         "paper, meta-train": lambda line: paper_cell(line, line.row.train),
         **cost_columns(lines),

@@ -39,8 +39,13 @@ class Row:
     @property
     def benchmark(self) -> str:
         """The column; and what stands in for its data, wherever something does."""
-        used, meant = self.config.benchmark.name, source_of(self.column)
-        return self.column if used == meant else f"{self.column} ({used} in its place)"
+        if not self.is_stand_in:
+            return self.column
+        return f"{self.column} ({self.config.benchmark.name} in its place)"
+
+    @property
+    def is_stand_in(self) -> bool:
+        return self.config.benchmark.name != source_of(self.column)
 
 
 @dataclass(frozen=True)
