@@ -14,7 +14,7 @@ from onepass.episodes import Episodes, EpisodeSpec, Examples
 from onepass.learner import encode_episodes, probe
 from onepass.learners.gemcl import Moments
 from onepass.mixers.features import Favor, orthogonal_gaussian
-from onepass.mixers.linear import Sums, favor, linear
+from onepass.mixers.linear import Means, favor, linear
 from onepass.objectives import meta_loss
 from onepass.registry import BENCHMARKS, LEARNERS
 from onepass.targets import Classes, Vector, angle, pixels
@@ -218,10 +218,7 @@ def test_favor_features_are_unbiased_for_the_softmax_kernel():
     estimates = []
     for _ in range(600):
         phi = Favor(width, 16).double()
-        (a, _), (b, scale) = phi(q), phi(k)
-        # undo the scales: of queries they would cancel, here they must be there
-        log = phi(q)[1][..., :, None] + scale[..., None, :]
-        estimates.append(torch.einsum("bhlf,bhtf->bhlt", a, b) * log.exp())
+        estimates.append(torch.einsum("bhlf,bhtf->bhlt", phi(q).exp(), phi(k).exp()))
     estimates = torch.stack(estimates)
     kernel = torch.einsum("bhlk,bhtk->bhlt", q, k).div(width**0.5).exp()
     stderr = estimates.std(0) / len(estimates) ** 0.5
@@ -288,14 +285,38 @@ def test_a_performer_with_large_weights_is_as_exact_as_others(scale):
     assert_close(single[0], double[0], rtol=1e-3, atol=1e-3 * scale)
 
 
-@pytest.mark.parametrize("stops", [False, True])
-@pytest.mark.parametrize("mixer", [favor, linear])
-def test_steep_features_are_as_exact_as_others_in_short_numbers(mixer, stops):
+def test_no_token_of_a_performer_is_too_far_off_to_be_read():
+    """Its features are hundreds of e-folds apart; from single tokens and from a state."""
+    torch.manual_seed(0)
+    mixer = favor(128, heads=2)
+    mixer.qkv.weight.data[: 2 * mixer.heads * mixer.key] *= 30
+    x = torch.randn(1, 60, 128)
+    outputs, state = [], mixer.init_state(1)
+    for token in x.unbind(1):
+        output, state = mixer.step(token, state)
+        outputs.append(output)
+    at_once, _ = mixer.scan(x, mixer.init_state(1))
+    mixer.double()
+    q, k, v = mixer.qkv(x.double())[0].split([64, 64, 256], -1)
+    q, k, v = (part.unflatten(-1, (2, -1)).transpose(0, 1) for part in (q, k, v))
+    a, b = mixer.phi(q[None])[0], mixer.phi(k[None])[0]
+    logits = (a[:, :, None] + b[:, None]).logsumexp(-1)
+    assert logits.max() - logits.min() > 300
+    weight = logits.masked_fill(torch.ones(60, 60).triu(1).bool(), -torch.inf).softmax(-1)
+    expected = mixer.out((weight @ v).transpose(0, 1).flatten(1))
+    for found in (torch.stack(outputs, 1), at_once):
+        assert_close(found[0].double(), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("stops", "chunk"), [(False, 408), (True, 408), (False, 32)])
+@pytest.mark.parametrize("kind", [favor, linear])
+def test_steep_features_are_as_exact_as_others_in_short_numbers(kind, stops, chunk):
     """Exponents of 50 rounded to 8 bits are features that are off by a tenth, and so are slopes."""
     torch.manual_seed(0)
-    mixer = mixer(256, heads=2)
-    keys = 2 * mixer.heads * mixer.key
-    mixer.qkv.weight.data[:keys] *= 12
+    mixer = kind(256, heads=2)
+    mixer.chunk = chunk
+    exponents = 2 * mixer.heads * mixer.key
+    mixer.qkv.weight.data[:exponents] *= 12
     x = torch.randn(2, 100, 256)
     queries = (x[:, ::2] + 0.3 * torch.randn(2, 50, 256))[:, :, None]
     stop = torch.randint(101, (2, 50)) if stops else None
@@ -306,9 +327,11 @@ def test_steep_features_are_as_exact_as_others_in_short_numbers(mixer, stops):
             stream, answers, _ = mixer.mix(x.to(dtype), queries.to(dtype), stop)
         loss = stream.to(dtype).sin().sum() + answers.to(dtype).sin().sum()
         (slope,) = torch.autograd.grad(loss, [mixer.qkv.weight])
-        found.append([part.double() for part in (stream, answers, *slope.tensor_split([keys]))])
+        found.append(
+            [part.double() for part in (stream, answers, *slope.tensor_split([exponents]))]
+        )
     for one, other in zip(*found, strict=True):
-        assert (one - other).norm() < 0.01 * other.norm()
+        assert (one - other).norm() < 0.015 * other.norm()
 
 
 def test_gemcl_tells_apart_classes_seen_very_often():
@@ -361,7 +384,7 @@ def test_ten_thousand_examples_stay_finite(name, precision):
         answer = learner.predict(state, learner.encode(x[:, :5]))
     assert torch.isfinite(answer).all()
     if name != "transformer":
-        sums = [layer for layer in state if isinstance(layer, Sums)]
+        sums = [layer for layer in state if isinstance(layer, Means)]
         assert all(part.values.dtype == torch.float32 for part in sums)
 
 

@@ -51,6 +51,11 @@ def check_mix_is_scan_and_peek(mixer: Mixer):
             torch.cat([slow.stream, slow.queries.flatten(1, 2)], 1),
             [x, *mixer.parameters()],
         )
+    nothing, asked = _tokens(3, 0), _tokens(3, 3)[:, :, None]
+    for stop in (None, torch.zeros(3, 3, dtype=torch.long)):
+        answers = mixer.peek(asked, mixer.init_state(3))
+        assert_close(mixer.mix(nothing, asked, stop).queries, answers, **TIGHT)
+        assert_close(mixer.ask(nothing, asked, stop).queries, answers, **TIGHT)
 
 
 def check_asking_is_mixing_without_the_stream(mixer: Mixer):

@@ -1,4 +1,4 @@
-"""Feature maps of linear attention: features of at most one, and the log of their scale."""
+"""Feature maps of linear attention, as logs."""
 
 import math
 
@@ -16,10 +16,8 @@ class Elu(nn.Module):
         super().__init__()
         self.features = width
 
-    def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
-        log = torch.where(x > 0, x.clamp(min=0).log1p(), x)
-        largest = log.detach().amax(-1)
-        return (log - largest[..., None]).exp(), largest
+    def forward(self, x: Float[Tensor, "B H L K"]) -> Float[Tensor, "B H L K"]:
+        return torch.where(x > 0, x.clamp(min=0).log1p(), x)
 
 
 class Favor(nn.Module):
@@ -41,14 +39,11 @@ class Favor(nn.Module):
         self.features, self.width = features, width
         self.register_buffer("directions", orthogonal_gaussian(features // 2, width))
 
-    def forward(self, x: Float[Tensor, "B H L K"]) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Float[Tensor, "B H L K"]) -> Float[Tensor, "B H L F"]:
         x = x * self.width**-0.25
         along = torch.einsum("bhlk,fk->bhlf", x, self.directions.to(x.dtype))
-        log = torch.cat([along, -along], -1)
-        # the largest exponent of each token is its scale; the rest is at most one
-        largest = log.detach().amax(-1)
-        size = x.square().sum(-1) / 2 + math.log(self.features) / 2
-        return (log - largest[..., None]).exp(), largest - size
+        size = x.square().sum(-1, keepdim=True) / 2 + math.log(self.features) / 2
+        return torch.cat([along, -along], -1) - size
 
 
 def orthogonal_gaussian(rows: int, width: int) -> Float[Tensor, "rows width"]:

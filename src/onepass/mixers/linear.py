@@ -2,9 +2,14 @@
 
     output_t = sum_{s<=t} phi(q_t).phi(k_s) v_s / sum_{s<=t} phi(q_t).phi(k_s)
 
-A feature map may grow without bound, so features come with a log-scale: phi(k_s) = e^{m_s} f_s with
-f_s of order one. The state is kept relative to the largest scale so far; scales of queries cancel,
-and since outputs do not depend on what they are relative to, no gradient goes that way.
+All of it is computed from logs of features, which may be hundreds apart, and so it is softmax
+after all. The state has for each feature the mean of the values, weighted by it, and the log of the
+sum of those weights. A query takes shares of features from a state, or of tokens it sees singly:
+
+    output_t = sum_f softmax_f(log phi_f(q_t) + log_f) mean_f
+             = sum_s softmax_s(log phi(q_t).phi(k_s)) v_s
+
+Nothing is too small to count beside other things that are as small.
 """
 
 from typing import NamedTuple
@@ -18,32 +23,37 @@ from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
 from onepass.mixers.features import Elu, Favor
 from onepass.registry import MIXERS
 
-LONGEST = 512  # chunk of tokens that look at each other one by one
-# a log-scale below any other, yet finite: the difference of two of them is 0, not NaN
+LONGEST = 1_024  # chunk of tokens that look at each other one by one
+# a log below any other, yet finite: the difference of two of them is 0, not NaN
 LOWEST = -1e30
+# so that products of features may be from e^-43 to e^86, and slopes by them are in range, too
+RAISED = 40.0
+Logits = Float[Tensor, "..."]
 
 
-class Sums(NamedTuple):
-    values: Float[Tensor, "B H F V"]  # sum of e^{m_s - scale} f_s v_s
-    keys: Float[Tensor, "B H F"]  # the same without the values
-    scale: Float[Tensor, "B H"]  # the largest m_s so far
+class Means(NamedTuple):
+    values: Float[Tensor, "B H F V"]
+    log: Float[Tensor, "B H F"]
 
 
 class Past(NamedTuple):
-    k: Float[Tensor, "B H L F"]
+    log: Float[Tensor, "B H L F"]  # of features of keys
+    k: Float[Tensor, "B H L F"]  # features, the largest of each token e^RAISED
+    scale: Float[Tensor, "B H L"]  # the log of the largest; no slope, since k has it
     v: Float[Tensor, "B H L V"]
-    scale: Float[Tensor, "B H L"]  # m of the keys
 
 
 class Projected(NamedTuple):
-    q: Float[Tensor, "B H L F"]
+    q_log: Float[Tensor, "B H L F"]  # of features of queries, relative to the largest
+    q: Float[Tensor, "B H L F"]  # those features
+    log: Float[Tensor, "B H L F"]
     k: Float[Tensor, "B H L F"]
-    v: Float[Tensor, "B H L V"]
     scale: Float[Tensor, "B H L"]
+    v: Float[Tensor, "B H L V"]
 
     @property
     def past(self) -> Past:
-        return Past(*self[1:])
+        return Past(*self[2:])
 
 
 class LinearAttention(Mixer):
@@ -59,54 +69,50 @@ class LinearAttention(Mixer):
     def init_state(self, batch):
         zeros = self.qkv.weight.new_zeros
         shape = batch, self.heads, self.phi.features
-        return Sums(zeros(*shape, self.value), zeros(shape), zeros(shape[:2]) + LOWEST)
+        return Means(zeros(*shape, self.value), zeros(shape) + LOWEST)
 
     def _project(self, x: Float[Tensor, "B L D"]) -> Projected:
         q, k, v = self._linear(x, self.qkv.weight, self.qkv.bias)
-        return Projected(self._features(q, v.dtype)[0], *self._past(k, v))
+        log, q, scale = self._features(q, v.dtype)
+        return Projected(log - scale[..., None], q, *self._past(k, v))
 
     def _past(self, k: Tensor, v: Tensor) -> Past:
-        k, scale = self._features(k, v.dtype)
-        return Past(k, rearrange(v, "b l (h v) -> b h l v", h=self.heads), scale)
+        values = rearrange(v, "b l (h v) -> b h l v", h=self.heads)
+        return Past(*self._features(k, v.dtype), values)
 
     def _linear(
         self, x: Float[Tensor, "B L D"], weight: Float[Tensor, "W D"], bias: Float[Tensor, "W"]
     ) -> tuple[Float[Tensor, "B L _"], ...]:
         """Keys and values, and before them queries where the weights have them."""
-        keys, values = self.heads * self.key, self.heads * self.value
-        steep = len(weight) - values
-        if not self.phi.is_steep:
-            both = nn.functional.linear(x, weight, bias)
-            return both.split([keys] * (steep // keys) + [values], -1)
-        cut = [steep, values]
+        linear, keys, values = nn.functional.linear, self.heads * self.key, self.heads * self.value
+        exponents = len(weight) - values
+        if not (self.phi.is_steep and torch.is_autocast_enabled(x.device.type)):
+            parts = [keys] * (exponents // keys) + [values]
+            return linear(x, weight, bias).split(parts, -1)
+        steep, plain = zip(
+            *(part.split([exponents, values]) for part in (weight, bias)), strict=True
+        )
         with torch.autocast(x.device.type, enabled=False):
-            both = nn.functional.linear(
-                x.to(weight.dtype), weight.split(cut)[0], bias.split(cut)[0]
-            )
-        v = nn.functional.linear(x, weight.split(cut)[1], bias.split(cut)[1])
-        return *both.split(keys, -1), v
+            found = linear(x.to(weight.dtype), *steep)
+        return *found.split(keys, -1), linear(x, *plain)
 
-    def _features(self, x: Float[Tensor, "B L HK"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Under autocast features are as short as values; scales and all sums are not."""
+    def _features(
+        self, x: Float[Tensor, "B L HK"], dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Logs; features, under autocast as short as values; the largest log."""
         with torch.autocast(x.device.type, enabled=False):
             heads = rearrange(x, "b l (h k) -> b h l k", h=self.heads)
-            features, scale = self.phi(heads.to(self.qkv.weight.dtype))
-        return features.to(dtype), scale
+            log = self.phi(heads.to(self.qkv.weight.dtype))
+            largest = log.detach().amax(-1)
+            return log, (log - largest[..., None] + RAISED).exp().to(dtype), largest
 
     def step(self, x, state):
-        q, k, v, own = (part[:, :, 0].to(state.scale.dtype) for part in self._project(x[:, None]))
+        p = self._project(x[:, None])
         with torch.autocast(x.device.type, enabled=False):
-            scale = torch.maximum(state.scale, own).detach()
-            keep, add = (state.scale - scale).exp(), (own - scale).exp()
-            key = add[..., None] * k
-            state = Sums(
-                keep[..., None, None] * state.values + torch.einsum("bhf,bhv->bhfv", key, v),
-                keep[..., None] * state.keys + key,
-                scale,
-            )
-            mixed = torch.einsum("bhf,bhfv->bhv", q, state.values)
-            total = torch.einsum("bhf,bhf->bh", q, state.keys)
-        return self.out((mixed / floored(total)[..., None]).flatten(1)), state
+            state = _remembered(p.past, state)
+            (shares,) = _softmax(_logits_of(state, p))
+            mixed = torch.einsum("bhlf,bhfv->bhlv", shares, state.values)
+        return self.out(mixed.flatten(1)), state
 
     def scan(self, x, state):
         if x.shape[1] == 0:
@@ -120,11 +126,15 @@ class LinearAttention(Mixer):
         return self._out(mixed, chunk)
 
     def mix(self, x, queries, stop=None, own=None):
+        if x.shape[1] == 0:
+            return super().mix(x, queries, stop, own)
         tokens = self._project(x)
         stream, state = self._along(tokens, None)
         return Mixed(stream, *self._answers(queries, tokens.past, state, stop, own))
 
     def ask(self, x, queries, stop=None, own=None):
+        if x.shape[1] == 0:
+            return super().ask(x, queries, stop, own)
         # of the stream only keys and values
         first = self.heads * self.key
         past = self._past(*self._linear(x, self.qkv.weight[first:], self.qkv.bias[first:]))
@@ -135,38 +145,41 @@ class LinearAttention(Mixer):
 
     def read_weights(self, x, queries):
         asked, chunk = self._project(queries.flatten(1, 2)), queries.shape[2]
-        weight, _ = _attend(asked.q, self._project(x).past, self.heads, None, chunk)
-        return (weight / floored(weight.sum(-1, keepdim=True))).unflatten(2, (-1, chunk))
+        (shares,) = _softmax(_logits(asked.q, self._project(x).past))
+        return shares.unflatten(2, (-1, chunk))
 
     def _answers(
         self,
         queries: Float[Tensor, "B Q C D"],
         past: Past,
-        state: Sums | None,
+        state: Means | None,
         stop: Int[Tensor, "B Q"] | None,
         own: Bool[Tensor, "B Q T"] | None,
     ) -> Asked:
         """What queries read: of a long past from its state, of a short one token by token."""
         asked, chunk = self._project(queries.flatten(1, 2)), queries.shape[2]
-        length = past.k.shape[2]
-        by_state = stop is None and length > self.chunk
+        by_state = stop is None and past.k.shape[2] > self.chunk
         with torch.autocast(queries.device.type, enabled=False):
-            # the weights on single tokens, of those heads for which they are needed
+            # on single tokens only those heads for which they are needed
             guided = guided_heads(self.heads) if own is not None else 0
             heads = guided if by_state else self.heads
-            weight, scale = _attend(asked.q[:, :heads], past, heads, stop, chunk)
+            logits = _logits(asked.q[:, :heads], Past(*(part[:, :heads] for part in past)))
+            if stop is not None:
+                place = torch.arange(past.k.shape[2], device=stop.device)
+                later = place >= stop.repeat_interleave(chunk, 1)[..., None]
+                logits = logits.masked_fill(later[:, None], LOWEST)
             if by_state:
                 assert state is not None
                 mixed = _read(asked, state, chunk)
             else:
-                kept, whole, own_read = _with_own(asked, weight.sum(-1), scale, chunk)
-                mixed = _of_values(weight * kept, whole, past.v) + own_read
+                shares, own_shares = _softmax(logits, _own_logits(asked, chunk))
+                mixed = _of_tokens(shares, past.v) + _of_own(own_shares, asked.v, chunk)
             guidance = queries.new_zeros(())
             if own is not None:
-                guidance = _misplaced(weight[:, :guided].unflatten(2, (-1, chunk)), own)
+                guidance = _misplaced(logits[:, :guided].unflatten(2, (-1, chunk)), own)
         return Asked(self._out(mixed, chunk), guidance)
 
-    def _along(self, p: Projected, state: Sums | None) -> tuple[Float[Tensor, "B L D"], Sums]:
+    def _along(self, p: Projected, state: Means | None) -> tuple[Float[Tensor, "B L D"], Means]:
         """A whole stream, chunk by chunk; without a state, from the start."""
         outputs = []
         with torch.autocast(p.q.device.type, enabled=False):
@@ -181,107 +194,95 @@ class LinearAttention(Mixer):
         return self.out(rearrange(mixed, "b h l v -> b l (h v)")).unflatten(1, (-1, chunk))
 
 
-def _read(p: Projected, state: Sums, chunk: int) -> Float[Tensor, "B H L V"]:
+def _read(p: Projected, state: Means, chunk: int) -> Float[Tensor, "B H L V"]:
     """Queries of `chunk` tokens, all from one state."""
-    q = p.q.to(state.keys.dtype)
-    total = torch.einsum("bhlf,bhf->bhl", q, state.keys)
-    kept, whole, own_read = _with_own(p, total, state.scale[..., None], chunk)
-    return _of_values(q * kept, whole, state.values) + own_read
+    shares, own = _softmax(_logits_of(state, p), _own_logits(p, chunk))
+    return _of_state(shares, state) + _of_own(own, p.v, chunk)
 
 
-def _attend(
-    q: Float[Tensor, "B H L F"],
-    past: Past,
-    heads: int,
-    stop: Int[Tensor, "B Q"] | None,
-    chunk: int,
-) -> tuple[Float[Tensor, "B H L T"], Float[Tensor, "B H #L"]]:
-    """Weights of the first heads on the past (up to each stop), relative to its largest scale."""
-    scale = past.scale[:, :heads]
-    log, largest = scale[:, :, None], scale.detach().amax(-1, keepdim=True)
-    if stop is not None:
-        stop = stop.repeat_interleave(chunk, 1).clamp(max=scale.shape[2])
-        later = torch.arange(scale.shape[2], device=stop.device) >= stop[..., None]
-        log = log.masked_fill(later[:, None], -torch.inf)
-        # looked up: a maximum within the kernel that sums the weights is one that Triton 3.6 cannot
-        # compile ("PassManager::run failed")
-        running = nn.functional.pad(scale.detach(), (1, 0), value=LOWEST).cummax(-1).values
-        largest = running.gather(2, stop[:, None].expand(-1, heads, -1))
-    weight = torch.einsum("bhlf,bhtf->bhlt", q, past.k[:, :heads])
-    return weight * (log - largest[..., None]).exp(), largest
-
-
-def _chunk(p: Projected, state: Sums | None) -> tuple[Float[Tensor, "B H L V"], Sums]:
-    """Tokens in a row: a triangle among themselves, one product with the state."""
-    scales = p.scale if state is None else torch.cat([state.scale[..., None], p.scale], -1)
-    running = scales.detach().cummax(-1).values[..., -p.scale.shape[-1] :]
-    factor = (p.scale[..., None, :] - running[..., None]).tril().exp().tril()
-    weight = torch.einsum("bhlf,bhtf->bhlt", p.q, p.k) * factor
-    total = weight.sum(-1, keepdim=True)
+def _chunk(p: Projected, state: Means | None) -> tuple[Float[Tensor, "B H L V"], Means]:
+    """Tokens in a row: a triangle among themselves, and the state of what was before."""
+    length = p.k.shape[2]
+    seen = torch.ones(length, length, dtype=torch.bool, device=p.k.device).tril()
+    logits = _logits(p.q, p.past).masked_fill(~seen, LOWEST)
     if state is None:
-        return _of_values(weight, floored(total), p.v), _remembered(p.past, state)
-    q = p.q.to(state.keys.dtype) * (state.scale[..., None] - running).exp()[..., None]
-    whole = floored(total + torch.einsum("bhlf,bhf->bhl", q, state.keys)[..., None])
-    mixed = _of_values(weight, whole, p.v) + _of_values(q, whole, state.values)
-    return mixed, _remembered(p.past, state)
+        (shares,) = _softmax(logits)
+        return _of_tokens(shares, p.v), _remembered(p.past, state)
+    shares, earlier = _softmax(logits, _logits_of(state, p))
+    return _of_tokens(shares, p.v) + _of_state(earlier, state), _remembered(p.past, state)
 
 
-def _remembered(p: Past, state: Sums | None) -> Sums:
+def _remembered(p: Past, state: Means | None) -> Means:
     """The state after these tokens."""
-    scale = p.scale.detach().amax(-1)
+    log = p.log.logsumexp(2)
     if state is not None:
-        scale = torch.maximum(scale, state.scale)
-    key = p.k * (p.scale - scale[..., None]).exp()[..., None]
-    values, keys = torch.einsum("bhtf,bhtv->bhfv", key, p.v.to(key.dtype)), key.sum(2)
+        log = torch.logaddexp(log, state.log)
+    share = (p.log - log[:, :, None]).exp()
+    values = torch.einsum("bhtf,bhtv->bhfv", share, p.v.to(share.dtype))
     if state is not None:
-        keep = (state.scale - scale).exp()[..., None]
-        values, keys = values + keep[..., None] * state.values, keys + keep * state.keys
-    return Sums(values, keys, scale)
+        values = values + (state.log - log).exp()[..., None] * state.values
+    return Means(values, log)
 
 
-def _of_values(
-    weight: Float[Tensor, "B H L T"], whole: Float[Tensor, "B H L 1"], v: Float[Tensor, "B H T V"]
-) -> Float[Tensor, "B H L V"]:
-    """Weights become shares before the product with values, not after it.
-
-    Where one token has nearly all of the weight, its slope is the difference of two nearly equal
-    numbers, and noise if they were rounded apart.
-    """
-    return torch.einsum("bhlt,bhtv->bhlv", (weight / whole).to(v.dtype), v)
+def _logits(q: Float[Tensor, "B H L F"], past: Past) -> Float[Tensor, "B H L T"]:
+    """log phi(q).phi(k), by how much more than the largest feature of the query."""
+    product = torch.einsum("bhlf,bhtf->bhlt", q, past.k).to(past.scale.dtype)
+    return _log(product) + past.scale[:, :, None]
 
 
-def _with_own(
-    p: Projected, total: Float[Tensor, "B H L"], scale: Float[Tensor, "B H #L"], chunk: int
-) -> tuple[Float[Tensor, "B H L 1"], Float[Tensor, "B H L 1"], Float[Tensor, "B H L V"]]:
-    """Queries of `chunk` tokens read their own earlier tokens, too.
-
-    What the weights on the past are multiplied by, the weight of all that is read, the own part.
-    """
-    q, k, v, own = (part.to(total.dtype).unflatten(2, (-1, chunk)) for part in p)
-    scale = scale.expand_as(total).unflatten(2, (-1, chunk))
-    largest = torch.maximum(scale, own.detach().cummax(-1).values)
-    factor = (own[..., None, :] - largest[..., None]).tril().exp().tril()
+def _own_logits(p: Projected, chunk: int) -> Float[Tensor, "B H L C"]:
+    """Of queries of `chunk` tokens on their own tokens so far."""
+    q, k, scale = (part.unflatten(2, (-1, chunk)) for part in (p.q, p.k, p.scale))
     # chunks are a token or a few: sums of products, which no matrix unit would do faster
-    weight = (q[..., :, None, :] * k[..., None, :, :]).sum(-1) * factor
-    kept = (scale - largest).exp()
-    whole = floored(kept * total.unflatten(2, (-1, chunk)) + weight.sum(-1))
-    read = ((weight / whole[..., None])[..., None] * v[..., None, :, :]).sum(-2)
-    return kept.flatten(2)[..., None], whole.flatten(2)[..., None], read.flatten(2, 3)
+    product = (q[..., :, None, :].to(scale.dtype) * k[..., None, :, :].to(scale.dtype)).sum(-1)
+    logits = _log(product) + scale[..., None, :]
+    seen = torch.ones(chunk, chunk, dtype=torch.bool, device=logits.device).tril()
+    return logits.masked_fill(~seen, LOWEST).flatten(2, 3)
 
 
-def floored(total: Float[Tensor, "..."], least: float = 1e-30) -> Float[Tensor, "..."]:
-    """A query whose features miss those of every key by 30 digits reads nothing, and not 0 / 0.
-
-    Totals are relative to the largest scale so far, so no drift of the scale reaches the floor.
-    """
-    return total.clamp(min=least)
+def _logits_of(state: Means, p: Projected) -> Float[Tensor, "B H L F"]:
+    """On the features of a state."""
+    return p.q_log + state.log[:, :, None]
 
 
-def _misplaced(weight: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
+def _log(product: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Features that miss each other by more than 120 e-folds are taken for just that far apart."""
+    return product.clamp(min=torch.finfo(product.dtype).tiny ** 0.5).log() - 2 * RAISED
+
+
+def _softmax(*logits: Logits) -> tuple[Logits, ...]:
+    """Over all parts as one."""
+    largest = logits[0].detach().amax(-1, keepdim=True)
+    for part in logits[1:]:
+        largest = torch.maximum(largest, part.detach().amax(-1, keepdim=True))
+    weights = [(part - largest).exp() for part in logits]
+    whole = sum(part.sum(-1, keepdim=True) for part in weights)
+    # shares before the product with values, not outputs after it: where one token has nearly all,
+    # its slope is a small difference, and noise if its parts were rounded apart
+    return tuple(part / whole for part in weights)
+
+
+def _of_tokens(
+    share: Float[Tensor, "B H L T"], v: Float[Tensor, "B H T V"]
+) -> Float[Tensor, "B H L V"]:
+    return torch.einsum("bhlt,bhtv->bhlv", share.to(v.dtype), v)
+
+
+def _of_own(
+    share: Float[Tensor, "B H L C"], v: Float[Tensor, "B H L V"], chunk: int
+) -> Float[Tensor, "B H L V"]:
+    share, v = (part.unflatten(2, (-1, chunk)) for part in (share, v))
+    return (share[..., None] * v[..., None, :, :].to(share.dtype)).sum(-2).flatten(2, 3)
+
+
+def _of_state(share: Float[Tensor, "B H L F"], state: Means) -> Float[Tensor, "B H L V"]:
+    return torch.einsum("bhlf,bhfv->bhlv", share, state.values)
+
+
+def _misplaced(logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
     """Cross-entropy of the right task under the weights on past tokens, summed by task."""
-    # a higher floor than elsewhere: the slope of the log multiplies what is left of it
-    total = floored(weight.sum(-1), 1e-20)
-    share = (weight * own[:, None, :, None]).sum(-1) / total
+    (weight,) = _softmax(logits)
+    share = (weight * own[:, None, :, None]).sum(-1)
     # as published: a kernel weight can vanish where a softmax weight would not
     return -(share + 1e-9).log().mean()
 
