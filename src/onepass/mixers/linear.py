@@ -19,6 +19,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from onepass.kernels import apart
 from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
 from onepass.mixers.features import Elu, Favor
 from onepass.registry import MIXERS
@@ -255,6 +256,7 @@ def _softmax(*logits: Logits) -> tuple[Logits, ...]:
     largest = logits[0].detach().amax(-1, keepdim=True)
     for part in logits[1:]:
         largest = torch.maximum(largest, part.detach().amax(-1, keepdim=True))
+    largest = apart(largest)
     weights = [(part - largest).exp() for part in logits]
     whole = sum(part.sum(-1, keepdim=True) for part in weights)
     # shares before the product with values, not outputs after it: where one token has nearly all,
