@@ -13,6 +13,7 @@ from onepass.benchmarks.base import draw
 from onepass.episodes import Episodes, EpisodeSpec, Examples
 from onepass.learner import encode_episodes, probe
 from onepass.learners.gemcl import Moments
+from onepass.mixers.base import Mixer
 from onepass.mixers.features import Favor, orthogonal_gaussian
 from onepass.mixers.linear import Means, favor, linear
 from onepass.objectives import meta_loss
@@ -291,10 +292,7 @@ def test_no_token_of_a_performer_is_too_far_off_to_be_read():
     mixer = favor(128, heads=2)
     mixer.qkv.weight.data[: 2 * mixer.heads * mixer.key] *= 30
     x = torch.randn(1, 60, 128)
-    outputs, state = [], mixer.init_state(1)
-    for token in x.unbind(1):
-        output, state = mixer.step(token, state)
-        outputs.append(output)
+    by_steps, _ = Mixer.scan(mixer, x, mixer.init_state(1))
     at_once, _ = mixer.scan(x, mixer.init_state(1))
     mixer.double()
     q, k, v = mixer.qkv(x.double())[0].split([64, 64, 256], -1)
@@ -304,7 +302,7 @@ def test_no_token_of_a_performer_is_too_far_off_to_be_read():
     assert logits.max() - logits.min() > 300
     weight = logits.masked_fill(torch.ones(60, 60).triu(1).bool(), -torch.inf).softmax(-1)
     expected = mixer.out((weight @ v).transpose(0, 1).flatten(1))
-    for found in (torch.stack(outputs, 1), at_once):
+    for found in (by_steps, at_once):
         assert_close(found[0].double(), expected, rtol=1e-3, atol=1e-3)
 
 
@@ -384,8 +382,8 @@ def test_ten_thousand_examples_stay_finite(name, precision):
         answer = learner.predict(state, learner.encode(x[:, :5]))
     assert torch.isfinite(answer).all()
     if name != "transformer":
-        sums = [layer for layer in state if isinstance(layer, Means)]
-        assert all(part.values.dtype == torch.float32 for part in sums)
+        means = [layer for layer in state if isinstance(layer, Means)]
+        assert all(part.values.dtype == torch.float32 for part in means)
 
 
 def test_a_state_of_linear_attention_does_not_grow():

@@ -112,7 +112,7 @@ class LinearAttention(Mixer):
         with torch.autocast(x.device.type, enabled=False):
             state = _remembered(p.past, state)
             (shares,) = _softmax(_logits_of(state, p))
-            mixed = torch.einsum("bhlf,bhfv->bhlv", shares, state.values)
+            mixed = _mean(shares, state.values)
         return self.out(mixed.flatten(1)), state
 
     def scan(self, x, state):
@@ -174,7 +174,7 @@ class LinearAttention(Mixer):
                 mixed = _read(asked, state, chunk)
             else:
                 shares, own_shares = _softmax(logits, _own_logits(asked, chunk))
-                mixed = _of_tokens(shares, past.v) + _of_own(own_shares, asked.v, chunk)
+                mixed = _mean(shares, past.v) + _of_own(own_shares, asked.v, chunk)
             guidance = queries.new_zeros(())
             if own is not None:
                 guidance = _misplaced(logits[:, :guided].unflatten(2, (-1, chunk)), own)
@@ -198,7 +198,7 @@ class LinearAttention(Mixer):
 def _read(p: Projected, state: Means, chunk: int) -> Float[Tensor, "B H L V"]:
     """Queries of `chunk` tokens, all from one state."""
     shares, own = _softmax(_logits_of(state, p), _own_logits(p, chunk))
-    return _of_state(shares, state) + _of_own(own, p.v, chunk)
+    return _mean(shares, state.values) + _of_own(own, p.v, chunk)
 
 
 def _chunk(p: Projected, state: Means | None) -> tuple[Float[Tensor, "B H L V"], Means]:
@@ -208,9 +208,9 @@ def _chunk(p: Projected, state: Means | None) -> tuple[Float[Tensor, "B H L V"],
     logits = _logits(p.q, p.past).masked_fill(~seen, LOWEST)
     if state is None:
         (shares,) = _softmax(logits)
-        return _of_tokens(shares, p.v), _remembered(p.past, state)
+        return _mean(shares, p.v), _remembered(p.past, state)
     shares, earlier = _softmax(logits, _logits_of(state, p))
-    return _of_tokens(shares, p.v) + _of_state(earlier, state), _remembered(p.past, state)
+    return _mean(shares, p.v) + _mean(earlier, state.values), _remembered(p.past, state)
 
 
 def _remembered(p: Past, state: Means | None) -> Means:
@@ -246,7 +246,7 @@ def _logits_of(state: Means, p: Projected) -> Float[Tensor, "B H L F"]:
     return p.q_log + state.log[:, :, None]
 
 
-def _log(product: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+def _log(product: Float[Tensor, "..."]) -> Logits:
     """Features that miss each other by more than 120 e-folds are taken for just that far apart."""
     return product.clamp(min=torch.finfo(product.dtype).tiny ** 0.5).log() - 2 * RAISED
 
@@ -264,10 +264,11 @@ def _softmax(*logits: Logits) -> tuple[Logits, ...]:
     return tuple(part / whole for part in weights)
 
 
-def _of_tokens(
-    share: Float[Tensor, "B H L T"], v: Float[Tensor, "B H T V"]
+def _mean(
+    share: Float[Tensor, "B H L T"], values: Float[Tensor, "B H T V"]
 ) -> Float[Tensor, "B H L V"]:
-    return torch.einsum("bhlt,bhtv->bhlv", share.to(v.dtype), v)
+    """Of the values of tokens, or of the features of a state."""
+    return torch.einsum("bhlt,bhtv->bhlv", share.to(values.dtype), values)
 
 
 def _of_own(
@@ -275,10 +276,6 @@ def _of_own(
 ) -> Float[Tensor, "B H L V"]:
     share, v = (part.unflatten(2, (-1, chunk)) for part in (share, v))
     return (share[..., None] * v[..., None, :, :].to(share.dtype)).sum(-2).flatten(2, 3)
-
-
-def _of_state(share: Float[Tensor, "B H L F"], state: Means) -> Float[Tensor, "B H L V"]:
-    return torch.einsum("bhlf,bhfv->bhlv", share, state.values)
 
 
 def _misplaced(logits: Float[Tensor, "B H Q C T"], own: Bool[Tensor, "B Q T"]) -> Float[Tensor, ""]:
