@@ -90,14 +90,22 @@ def curve(config, steps, mode, said):
     return torch.stack(list(islice(losses, steps))).cpu()
 
 
-@pytest.mark.parametrize("mode", ["captured", "compiled"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("transformer", "captured"),
+        ("transformer", "compiled"),
+        ("linear_transformer", "compiled"),
+        ("performer", "compiled"),
+    ],
+)
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_captured_step_is_the_plain_step(mode, precision, tiny):
+def test_a_captured_step_is_the_plain_step(name, mode, precision, tiny):
     """The same loss curve over 200 steps, through all phases; rounding grows with the steps."""
     options = SMALL | {"dropout": 0.0}
     config = tiny(
         benchmark=Component("glyphs"),
-        learner=Component("transformer", options),
+        learner=Component(name, options),
         precision=precision,
         steps=200,
         guidance_steps=120,

@@ -17,7 +17,7 @@ from onepass.mixers.base import Mixer
 from onepass.mixers.features import Favor, orthogonal_gaussian
 from onepass.mixers.linear import Means, favor, linear
 from onepass.objectives import meta_loss
-from onepass.registry import BENCHMARKS, LEARNERS
+from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
 from onepass.targets import Classes, Vector, angle, pixels
 from onepass.tree import state_bytes
 
@@ -330,6 +330,25 @@ def test_steep_features_are_as_exact_as_others_in_short_numbers(kind, stops, chu
         )
     for one, other in zip(*found, strict=True):
         assert (one - other).norm() < 0.015 * other.norm()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("name", MIXERS)
+def test_slopes_of_a_small_loss_do_not_vanish_on_the_way(name, precision):
+    """A mean over thousands of answers has small slopes everywhere; halves round as wholes do."""
+    torch.manual_seed(0)
+    mixer = MIXERS.build(name, 64, heads=2)
+    x, queries = torch.randn(2, 60, 64), torch.randn(2, 12, 1, 64)
+    own = (torch.arange(60) // 5 == torch.arange(12)[:, None]).expand(2, -1, -1)
+    small, slopes = 0.5**36, []
+    for scale in (1.0, small):
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            stream, answers, guidance = mixer.mix(x, queries, None, own)
+        loss = stream.float().sin().mean() + answers.float().sin().mean() + guidance
+        slopes.append(torch.autograd.grad(scale * loss, list(mixer.parameters())))
+    for one, other in zip(*slopes, strict=True):
+        assert other.abs().max() > 0
+        assert_close(other / small, one, rtol=1e-4, atol=1e-4 * one.abs().max().item())
 
 
 def test_gemcl_tells_apart_classes_seen_very_often():

@@ -19,7 +19,6 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from onepass.kernels import apart
 from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
 from onepass.mixers.features import Elu, Favor
 from onepass.registry import MIXERS
@@ -27,8 +26,9 @@ from onepass.registry import MIXERS
 LONGEST = 1_024  # chunk of tokens that look at each other one by one
 # a log below any other, yet finite: the difference of two of them is 0, not NaN
 LOWEST = -1e30
-# so that products of features may be from e^-43 to e^86, and slopes by them are in range, too
-RAISED = 40.0
+# products of features may be from e^-61 to e^46, so that slopes, which are over them, have room
+# on both sides: of a mean over many queries they are small already
+RAISED = 20.0
 Logits = Float[Tensor, "..."]
 
 
@@ -247,21 +247,22 @@ def _logits_of(state: Means, p: Projected) -> Float[Tensor, "B H L F"]:
 
 
 def _log(product: Float[Tensor, "..."]) -> Logits:
-    """Features that miss each other by more than 120 e-folds are taken for just that far apart."""
-    return product.clamp(min=torch.finfo(product.dtype).tiny ** 0.5).log() - 2 * RAISED
+    """Features that miss each other by more than 100 e-folds are taken for just that far apart."""
+    return product.clamp(min=torch.finfo(product.dtype).tiny ** 0.7).log() - 2 * RAISED
 
 
 def _softmax(*logits: Logits) -> tuple[Logits, ...]:
-    """Over all parts as one."""
-    largest = logits[0].detach().amax(-1, keepdim=True)
+    """Over all parts as one.
+
+    By the log of the sum and not by maximum and sum, which Triton 3.6 cannot always compile into
+    one kernel ("PassManager::run failed").
+    """
+    whole = logits[0].logsumexp(-1, keepdim=True)
     for part in logits[1:]:
-        largest = torch.maximum(largest, part.detach().amax(-1, keepdim=True))
-    largest = apart(largest)
-    weights = [(part - largest).exp() for part in logits]
-    whole = sum(part.sum(-1, keepdim=True) for part in weights)
+        whole = torch.logaddexp(whole, part.logsumexp(-1, keepdim=True))
     # shares before the product with values, not outputs after it: where one token has nearly all,
     # its slope is a small difference, and noise if its parts were rounded apart
-    return tuple(part / whole for part in weights)
+    return tuple((part - whole).exp() for part in logits)
 
 
 def _mean(
