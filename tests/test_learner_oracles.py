@@ -14,7 +14,7 @@ from onepass.episodes import Episodes, EpisodeSpec, Examples
 from onepass.learner import encode_episodes, probe
 from onepass.learners.gemcl import Moments
 from onepass.mixers.base import Mixer
-from onepass.mixers.features import Favor, orthogonal_gaussian
+from onepass.mixers.features import Elu, Favor, orthogonal_gaussian
 from onepass.mixers.linear import Means, favor, linear
 from onepass.objectives import meta_loss
 from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
@@ -210,6 +210,21 @@ def test_performer_is_the_normalised_matrix(length):
 
     expected = explicit_linear_attention(mixer, x, features)
     assert_close(mixer.scan(x, mixer.init_state(2))[0], expected, **TIGHT)
+
+
+@pytest.mark.parametrize("phi", [Elu(6), Favor(6, 6)])
+def test_raised_features_and_their_slopes_are_those_of_the_logs(phi):
+    """Of rows far below 0, far above, across it, and at it."""
+    rows = torch.tensor([[0.0], [-300.0], [300.0], [1e30 if isinstance(phi, Elu) else 3.0]])
+    spread = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    x = (rows.double() + spread)[None, None].requires_grad_()
+    phi = phi.double()
+    raised, largest = phi.raised(x, phi(x), 20.0)
+    assert_close(largest, phi(x).amax(-1), **TIGHT)
+    expected = (phi(x) - largest.detach()[..., None] + 20).exp()
+    assert_close(raised, expected, **TIGHT)
+    slopes = [torch.autograd.grad(found.sum(), x)[0] for found in (raised, expected)]
+    assert_close(*slopes, **TIGHT)
 
 
 def test_favor_features_are_unbiased_for_the_softmax_kernel():

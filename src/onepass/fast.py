@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch._dynamo.exc
 import torch._functorch.config
+import torch._inductor.config
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -131,7 +132,10 @@ def phase_steps(
         tell(f"steps are taken one by one, since they cannot be recorded: {first_line(error)}")
         while True:
             begin(step)
-            step = yield now(step)
+            # slopes go on being added up on the stream where that began
+            with beside(stream):
+                losses = now(step)
+            step = yield losses
     while True:
         begin(step)
         graph.replay()
@@ -179,6 +183,8 @@ def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
     # of a convolution, batch-norm and ReLU in a row, one large tensor is kept for the way back
     # instead of two where there are many, and one more pass makes the other
     torch._functorch.config.ban_recompute_materialized_backward = examples <= MANY
+    # slopes by what queries of linear attention are made of: long sums, read once and large
+    torch._inductor.config.realize_opcount_threshold = 100
     # seen in torch 2.11: of what this cache gives back, views of inputs lead to freed memory
     torch._functorch.config.enable_autograd_cache = False
     compiled, failed = torch.compile(meta_loss, dynamic=False), False

@@ -1,10 +1,12 @@
-"""Feature maps of linear attention, as logs."""
+"""Feature maps of linear attention, as logs, and raised until the largest of a token is e^`by`."""
 
 import math
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+
+Heads = Float[Tensor, "B H L _"]
 
 
 class Elu(nn.Module):
@@ -18,6 +20,14 @@ class Elu(nn.Module):
 
     def forward(self, x: Float[Tensor, "B H L K"]) -> Float[Tensor, "B H L K"]:
         return torch.where(x > 0, x.clamp(min=0).log1p(), x)
+
+    def raised(self, x: Heads, log: Heads, by: float) -> tuple[Heads, Float[Tensor, "B H L"]]:
+        """From x and not from its log, by one exponential: nothing else is done as often."""
+        at = x.detach()
+        largest = self(at.amax(-1))
+        # the slope of elu(x) + 1 is e^x below 0 and 1 above; said, for autograd would take both
+        slope = (at.clamp(max=0) - largest[..., None] + by).exp()
+        return slope * (1 + at.relu()) + slope * (x - at), largest
 
 
 class Favor(nn.Module):
@@ -44,6 +54,10 @@ class Favor(nn.Module):
         along = torch.einsum("bhlk,fk->bhlf", x, self.directions.to(x.dtype))
         size = x.square().sum(-1, keepdim=True) / 2 + math.log(self.features) / 2
         return torch.cat([along, -along], -1) - size
+
+    def raised(self, x: Heads, log: Heads, by: float) -> tuple[Heads, Float[Tensor, "B H L"]]:
+        largest = log.detach().amax(-1)
+        return (log - largest[..., None] + by).exp(), largest
 
 
 def orthogonal_gaussian(rows: int, width: int) -> Float[Tensor, "rows width"]:

@@ -103,9 +103,10 @@ class LinearAttention(Mixer):
         """Logs; features, under autocast as short as values; the largest log."""
         with torch.autocast(x.device.type, enabled=False):
             heads = rearrange(x, "b l (h k) -> b h l k", h=self.heads)
-            log = self.phi(heads.to(self.qkv.weight.dtype))
-            largest = log.detach().amax(-1)
-            return log, (log - largest[..., None] + RAISED).exp().to(dtype), largest
+            heads = heads.to(self.qkv.weight.dtype)
+            log = self.phi(heads)
+            raised, largest = self.phi.raised(heads, log, RAISED)
+            return log, raised.to(dtype), largest
 
     def step(self, x, state):
         p = self._project(x[:, None])
