@@ -183,23 +183,35 @@ def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
     # of a convolution, batch-norm and ReLU in a row, one large tensor is kept for the way back
     # instead of two where there are many, and one more pass makes the other
     torch._functorch.config.ban_recompute_materialized_backward = examples <= MANY
+    # the way back, too, is compiled when the loss is, so that what fails there is met there
+    torch._functorch.config.force_non_lazy_backward_lowering = True
     # slopes by what queries of linear attention are made of: long sums, read once and large
     torch._inductor.config.realize_opcount_threshold = 100
     # seen in torch 2.11: of what this cache gives back, views of inputs lead to freed memory
     torch._functorch.config.enable_autograd_cache = False
-    compiled, failed = torch.compile(meta_loss, dynamic=False), False
+    with unadvised():
+        compiled, failed = torch.compile(meta_loss, dynamic=False), False
 
     def loss(*arguments: Any) -> MetaLoss:
         nonlocal failed
         if not failed:
             try:
-                return compiled(*arguments)
+                with unadvised():
+                    return compiled(*arguments)
             except torch._dynamo.exc.TorchDynamoException as error:
                 failed = True
                 tell(f"steps are not compiled, since that fails here: {first_line(error)}")
         return meta_loss(*arguments)
 
     return loss
+
+
+@contextmanager
+def unadvised() -> Iterator[None]:
+    """Without what the compiler has to say to those who write compilers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def first_line(error: Exception) -> str:
