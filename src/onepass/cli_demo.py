@@ -31,8 +31,10 @@ def demo(
     from onepass.demo.roster import open_roster
     from onepass.demo.serve import listen, server_of
 
-    server = server_of(roster := open_roster(models or []), symbol_sets())
+    roster = open_roster(models or [])
+    # before data is prepared, which may take a while: what is wrong with a port is said at once
     with listen(port) as taken:
+        server = server_of(roster, symbol_sets())
         print(f"draw at http://127.0.0.1:{taken.getsockname()[1]} with {', '.join(roster)}")
         print("ctrl-C ends it; nothing that anyone draws is kept", flush=True)
         server.run(sockets=[taken])

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch._dynamo.exc
 import torch._functorch.config
-import torch._inductor.config
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -130,16 +129,18 @@ def phase_steps(
             losses = now(step)
     except RuntimeError as error:
         tell(f"steps are taken one by one, since they cannot be recorded: {first_line(error)}")
+    else:
         while True:
             begin(step)
-            # slopes go on being added up on the stream where that began
-            with beside(stream):
-                losses = now(step)
-            step = yield losses
+            graph.replay()
+            step = yield losses.clone()
+    # not above, where the error would hold all that the failed step left
     while True:
         begin(step)
-        graph.replay()
-        step = yield losses.clone()
+        # slopes go on being added up on the stream where that began
+        with beside(stream):
+            losses = now(step)
+        step = yield losses
 
 
 @contextmanager
@@ -185,12 +186,15 @@ def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
     torch._functorch.config.ban_recompute_materialized_backward = examples <= MANY
     # the way back, too, is compiled when the loss is, so that what fails there is met there
     torch._functorch.config.force_non_lazy_backward_lowering = True
-    # slopes by what queries of linear attention are made of: long sums, read once and large
-    torch._inductor.config.realize_opcount_threshold = 100
     # seen in torch 2.11: of what this cache gives back, views of inputs lead to freed memory
     torch._functorch.config.enable_autograd_cache = False
+    # expressions of so many operations, not 30, are computed where they are read and not stored:
+    # on the way back, what queries of linear attention send to keys and values
     with unadvised():
-        compiled, failed = torch.compile(meta_loss, dynamic=False), False
+        compiled = torch.compile(
+            meta_loss, dynamic=False, options={"realize_opcount_threshold": 100}
+        )
+    failed = False
 
     def loss(*arguments: Any) -> MetaLoss:
         nonlocal failed
@@ -208,9 +212,9 @@ def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
 
 @contextmanager
 def unadvised() -> Iterator[None]:
-    """Without what the compiler has to say to those who write compilers."""
+    """Without what torch has to say to those who write compilers."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.filterwarnings("ignore", module="torch")
         yield
 
 

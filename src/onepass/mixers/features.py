@@ -18,11 +18,14 @@ class Elu(nn.Module):
         super().__init__()
         self.features = width
 
-    def forward(self, x: Float[Tensor, "B H L K"]) -> Float[Tensor, "B H L K"]:
+    def forward(self, x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
         return torch.where(x > 0, x.clamp(min=0).log1p(), x)
 
     def raised(self, x: Heads, log: Heads, by: float) -> tuple[Heads, Float[Tensor, "B H L"]]:
-        """From x and not from its log, by one exponential: nothing else is done as often."""
+        """Features, with first slopes alone, and the largest log, without.
+
+        From x and not from its log, by one exponential: nothing else is done as often.
+        """
         at = x.detach()
         largest = self(at.amax(-1))
         # the slope of elu(x) + 1 is e^x below 0 and 1 above; said, for autograd would take both
