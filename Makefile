@@ -8,7 +8,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 .PHONY: help quickstart test test-slow test-gpu check format clean
 
 help:
-	@echo "make quickstart   meta-train a small learner and see it learn (3 minutes)"
+	@echo "make quickstart   meta-train a small learner and see it learn (2 to 4 minutes)"
 	@echo "make test         lint, types and all tests that are quick"
 	@echo "make test-slow    the rest: does everything learn, does the wheel install"
 	@echo "make test-gpu     what needs a CUDA card"

@@ -67,7 +67,7 @@ def quickstart(
     out: Annotated[Path, Option(help="Where the run goes.")] = Path("runs/quickstart"),
     device: Device = "auto",
 ) -> None:
-    """Meta-train a small transformer on drawn glyphs, and see it learn new ones. About 3 minutes.
+    """Meta-train a small transformer on drawn glyphs, and see it learn new ones. 2 to 4 minutes.
 
     Example: onepass quickstart --out runs/quickstart
     """
