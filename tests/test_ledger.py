@@ -8,7 +8,7 @@ import pytest
 from handmade import forgotten, made, row_of
 from onepass.config import override
 from onepass.files import write_json
-from onepass.reproduce.kept import keep_run, read_forgetting, read_reasons, read_results
+from onepass.reproduce.kept import keep_run, read_reasons, read_results
 from onepass.reproduce.ledger import ledger, write_ledger
 from onepass.reproduce.rows import Scale, rows_of
 
@@ -26,8 +26,10 @@ def test_the_ledger_sorts_runs_into_tables(tmp_path):
     assert "| 0.0 +- 0.0 | reproduced: as it should |" in page
     assert "| omniglot | transformer | 2 | 14.50 +- 0.71 | 13.7 +- 0.6 |" in page
     # 3.8 and 3.6 against 13 and 15 at seed 0
-    assert "| omniglot | pn | transformer | -10.3 +- 1.1 | 1 | 2 |" in page
-    assert page.index("## Cut short") < page.index("| omniglot | 20 | oml | 4,000 | 1 | 20.00")
+    assert "| omniglot | 20 | pn | transformer | -10.3 +- 1.1 | 1 | 2 |" in page
+    assert page.index("## Cut short") < page.index(
+        "| omniglot | 20 | oml | 4,000 | all stages | 1 | 20"
+    )
     assert "  - sine: offline, oml, transformer, linear_transformer\n" in page
     # that the data in the place of others was not run on either is said too
     assert "  - casia (kanji in its place): offline, pn, gemcl, oml, anml, transformer" in page
@@ -56,10 +58,46 @@ def test_the_ledger_has_costs_and_what_runs_lose(tmp_path):
     assert "| 1.5 | 2.4 | 2.5 | 4.3 | 80.0 | 278.5 | other data: not comparable |" in page
     # what is short says so by its steps
     assert "| sine | transformer | 10,000 | 1 | 0.3000 +- 0.0100 | 0.2000 +- 0.0100 | 32 |" in page
-    assert list(read_forgetting(tmp_path / "results")) == ["lost.json"]
+    # it was seen what this one loses, and of no other
+    missed = page.partition("- **forgetting**")[2].partition("- **cost**")[0]
+    assert "  - sine: oml, linear_transformer\n" in missed
+    # a step that was timed alone says more
+    write_json(tmp_path / "results" / "bench" / "old.json", [timed(1.0, 10.0, "2026-01-02")])
+    newest = [timed(0.5, 999.0, "2026-01-03"), timed(9.0, 9.0, "2026-01-04", device="cpu")]
+    write_json(tmp_path / "results" / "bench" / "new.json", newest)
+    write_ledger(tmp_path / "results", tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "| 1.5 | 2.4 | 0.5 | 4.3 | 999.0 | 278.5 | other data: not comparable |" in page
     write_json(tmp_path / "runs" / "small" / "result.json", made(small, 1, [0.1]))
     with pytest.raises(ValueError, match=r"small\.json is another run's: rename the folder"):
         keep_run(tmp_path / "runs" / "small", tmp_path / "results")
+
+
+def timed(gb, speed, date, device="cuda"):
+    """A row of `onepass bench --json`."""
+    names = {"learner": "transformer_s", "tasks": 20, "device": device, "failed": None}
+    return names | {"peak_gb": gb, "episodes_per_s": speed, "date": date}
+
+
+def test_a_run_of_several_tables_is_compared_and_costed_once():
+    rows = rows_of("table1", Scale(instead=(("casia", "kanji"),)))
+    pn, oml, transformer = (
+        next(row for row in rows if (row.column, row.name) == ("casia", name))
+        for name in ("pn", "oml", "transformer")
+    )
+    kept = {
+        "a.json": made(pn, 1, [0.01, 0.02]),
+        "b.json": made(oml, 1, [0.10, 0.30]),
+        "c.json": made(transformer, 0, [0.02, 0.03]),
+        "d.json": made(row_of("table1", "omniglot", "pn"), 0, [0.03]),
+    }
+    page = ledger(kept, {})
+    # rows of table 1 already, and shown with their cost all the same
+    assert "| oml (20 tasks) | 1 | 20.00 +- 1.00 |" in page
+    # seeds 0 and 1 were asked other episodes, so that OML is held against PN
+    assert page.count("| oml | pn | +18.5") == 1
+    assert "| oml | transformer |" not in page
+    assert "common with another: omniglot: pn; casia (kanji in its place): transformer." in page
 
 
 def test_the_ledger_has_scores_on_other_data(tmp_path):
@@ -85,13 +123,13 @@ def test_what_is_changed_stands_beside_the_same_question_without_it():
         next(row for row in rows_of("table2", instead) if (row.column, row.name) == asked)
         for asked in (("casia", "transformer"), ("rotation", "transformer"))
     )
-    shifted = replace(rotated, config=override(rotated.config, ["benchmark.label_shift=true"]))
+    shifted = replace(rotated, config=override(rotated.config, ["learner.dropout=0.25"]))
     results = {
         "plain.json": made(plain, 0, [0.02]),
         "rotated.json": made(rotated, 0, [0.03]),
         "shifted.json": made(shifted, 0, [0.05]),
     }
-    (line,) = [text for text in ledger(results, {}).splitlines() if "label_shift" in text]
+    (line,) = [text for text in ledger(results, {}).splitlines() if "dropout=0.25" in text]
     # what takes the place of CASIA is said here too
     assert line.startswith("| rotation (kanji in its place) | 100 | transformer |")
     assert "| 0.0500 +- 0.0100 | 0.0000 +- 0.0000 | 0.0300 +- 0.0100 | [json]" in line
@@ -124,3 +162,24 @@ def test_what_is_no_result_is_named(tmp_path):
         read_results(tmp_path)
     with pytest.raises(ValueError, match="there is no folder nowhere with results"):
         read_results(Path("nowhere"))
+    result = made(row_of("table1", "omniglot", "pn"), 0, [0.03])
+    without = {key: value for key, value in result.items() if key != "steps"}
+    write_json(tmp_path / "odd.json", without)
+    with pytest.raises(ValueError, match=r"odd\.json is no result of a run: it lacks steps"):
+        read_results(tmp_path)
+    unknown = result["config"] | {"learner": {"name": "mine", "options": {}}}
+    write_json(tmp_path / "odd.json", result | {"config": unknown})
+    with pytest.raises(ValueError, match=r"odd\.json is no result of a run: no learner 'mine'"):
+        read_results(tmp_path)
+    write_json(tmp_path / "odd.json", result)
+    for ending, content, said in (
+        (".forgetting.json", {"tasks": 5}, r"odd\.forgetting\.json: "),
+        (".elsewhere.json", {"tasks": 5}, r"odd\.elsewhere\.json: "),
+    ):
+        write_json(tmp_path / f"odd{ending}", content)
+        with pytest.raises(ValueError, match=said):
+            write_ledger(tmp_path, tmp_path / "page.md")
+        (tmp_path / f"odd{ending}").rename(tmp_path / f"lost{ending}")
+        with pytest.raises(ValueError, match=rf"lost{ending} lies beside no lost\.json"):
+            write_ledger(tmp_path, tmp_path / "page.md")
+        (tmp_path / f"lost{ending}").unlink()

@@ -346,6 +346,11 @@ def test_the_schedule_is_the_published_one():
         Component("sine"), Component("transformer"), objective="midstream", objective_steps=5
     )
     assert [objective.objective_at(step) for step in (4, 5)] == ["midstream", "final"]
+    # a fifth of the steps, as of the published ones
+    for steps, stage in ((50_000, 10_000), (10_000, 2_000)):
+        performer = replace(make_config("paper", "sine", "performer"), steps=steps)
+        asked = [performer.objective_at(step) for step in (stage - 1, stage)]
+        assert asked == ["midstream", "final"]
 
 
 def test_stream_and_queries_share_batch_statistics():

@@ -20,11 +20,10 @@ from onepass.reproduce.comparison import (
     facts,
     judge,
     our_cell,
-    pairs,
-    pairs_table,
 )
 from onepass.reproduce.losses import losses
 from onepass.reproduce.output import write_table
+from onepass.reproduce.pairs import pairs, pairs_table
 from onepass.reproduce.paper import COST, Published
 from onepass.reproduce.plan import dry_run, make_plan
 from onepass.reproduce.rows import Scale, rows_of
@@ -123,6 +122,16 @@ def test_runs_that_cannot_be_compared_are_never_judged():
     wide = replace(row, config=override(row.config, ["learner.width=64", "precision=bf16"]))
     said = Line(row, (made(wide, 0, [0.004]),)).verdict
     assert said == "learner.width=64: not comparable"
+    for settings, said in {
+        "guidance_steps=0": "guidance_steps=0",
+        "guidance_steps=10000": "",
+        "evaluation_episodes=2": "2 episodes",
+        "evaluation_episodes=4096": "",
+        "steps=200000": "200,000 steps",
+    }.items():
+        other = replace(row, config=override(row.config, [settings]))
+        line = Line(row, (made(other, 0, [0.004], steps=other.config.steps),))
+        assert line.verdict == (f"{said}: not comparable" if said else "reproduced"), settings
 
 
 def test_a_table_is_written_from_finished_runs(tmp_path):
@@ -132,12 +141,12 @@ def test_a_table_is_written_from_finished_runs(tmp_path):
         write_json(job.path / "result.json", made(row, job.config.seed, [error]))
     text = write_table(plan, tmp_path, "cpu")
     assert "oml (20 tasks) | 2 | 4.00 +- 1.41 | 3.2 +- 0.1 | +0.80 | +8.0" in text
-    assert (tmp_path / "cost-kanji.md").read_text() == text
-    twenty, hundred = json.loads((tmp_path / "cost-kanji.json").read_text())["rows"]
+    assert (tmp_path / "cost-kanji-oml-precision=bf16.md").read_text() == text
+    twenty, hundred = json.loads((tmp_path / f"{plan.name}.json").read_text())["rows"]
     assert hundred["test_mean"] == pytest.approx(7.0)
     assert (twenty["parameters_m"], twenty["paper_parameters_m"]) == (1.5, 1.5)
     assert twenty["paper_episodes_per_s"] == COST[20]["oml"].episodes_per_s
-    with open(tmp_path / "cost-kanji.csv") as file:
+    with open(tmp_path / f"{plan.name}.csv") as file:
         (first, _) = csv.DictReader(file)
     assert float(first["in_their_std"]) == pytest.approx(8.0)
     assert first["verdict"] == "other data: not comparable"
@@ -151,16 +160,17 @@ def test_pairs_are_in_every_file_of_a_table(tmp_path):
         (row,) = [row for row in plan.rows if row.name == job.config.learner.name]
         write_json(job.path / "result.json", made(row, 0, errors[row.name]))
     # 0.04 and 0.05 apart: 0.045, and half of 0.01 over the root of 2, times the root of 2
-    assert "| sine | oml | transformer | +0.0450 +- 0.0050 | 1 | 2 |" in write_table(
+    assert "| sine | 100 | oml | transformer | +0.0450 +- 0.0050 | 1 | 2 |" in write_table(
         plan, tmp_path, "cpu"
     )
-    (pair,) = json.loads((tmp_path / "table2.json").read_text())["paired"]
-    with open(tmp_path / "table2-paired.csv") as file:
+    (pair,) = json.loads((tmp_path / f"{plan.name}.json").read_text())["paired"]
+    with open(tmp_path / f"{plan.name}-paired.csv") as file:
         (line,) = csv.DictReader(file)
     for found in (pair["difference"], float(line["difference"])):
         assert found == pytest.approx(0.045)
     for found in (pair["stderr"], float(line["stderr"])):
         assert found == pytest.approx(0.005)
+    assert (line["steps"], line["apart"]) == ("50000", "")
 
 
 HAND_CHECKED = """
@@ -169,9 +179,9 @@ HAND_CHECKED = """
 | sine | linear_transformer | 2 | 0.4000 +- 0.1414 | 0.0000 +- 0.0000 | tiny sizes, cut short |
 | sine | transformer | 2 | 0.2500 +- 0.0707 | 0.0000 +- 0.0000 | tiny sizes, cut short |
 
-| benchmark | learner | against | difference | seeds | episodes |
-| --- | --- | --- | --- | --- | --- |
-| sine | linear_transformer | transformer | +0.150 +- 0.050 | 2 | 4 |
+| benchmark | tasks | learner | against | difference | seeds | episodes |
+| --- | --- | --- | --- | --- | --- | --- |
+| sine | 5 | linear_transformer | transformer | +0.150 +- 0.050 | 2 | 4 |
 
 | benchmark | learner | steps | seeds | lost by the first task | lost by a task, mean | episodes |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -235,9 +245,13 @@ def test_the_table_of_forgetting_measures_what_is_not_kept(tmp_path, monkeypatch
     assert measured == [(1, {}, 32), (2, {}, 32)]
     # 0.6, 0.3, 0.3 and 0.5, 0.2, 0.2
     assert "| sine | oml | 200 | 3 | 0.4000 +- 0.1732 | 0.3000 +- 0.1732 | 96 |" in text
-    assert (tmp_path / "forgetting-tiny.png").stat().st_size > 10_000
-    kept = json.loads((tmp_path / "forgetting-tiny.json").read_text())["forgetting"]
+    assert (tmp_path / f"{plan.name}.png").stat().st_size > 10_000
+    kept = json.loads((tmp_path / f"{plan.name}.json").read_text())["forgetting"]
     assert kept[0]["by_first"]["stderr"] == pytest.approx(0.1)
+    with open(tmp_path / f"{plan.name}.csv") as file:
+        (line,) = csv.DictReader(file)
+    assert float(line["lost_by_first_mean"]) == pytest.approx(0.4)
+    assert float(line["lost_by_task_stderr"]) == pytest.approx(0.1)
 
 
 def test_sizes_are_drawn_from_small_to_large(tmp_path, monkeypatch):
@@ -296,7 +310,7 @@ def test_small_runs_are_timed_by_a_few_steps(tmp_path):
     # no step of the published size is taken on a CPU
     large = list(dry_run(make_plan("scaling", ["sine"]), tmp_path, CPU))
     assert large[0] == "sine-transformer_s-100x5-q5-paper-seed0  not measured"
-    assert "15 min (one H200, bf16)" in large[2]
+    assert "14 min (one H200, bf16)" in large[2]
     # nor is the time of one encoder taken for that of another
     resnet = make_plan("resnet", ["transformer"], stand_in="glyphs")
     said = list(dry_run(resnet, tmp_path, CPU))
@@ -351,7 +365,7 @@ def test_a_table_that_was_stopped_anywhere_comes_out_the_same(command, tmp_path)
     assert again.returncode == 0, again.stderr
     assert again.stdout.replace("broken/", "whole/") == whole.stdout
     for kind in (".md", ".csv", "-paired.csv", ".json"):
-        name = f"table2-tiny{kind}"
+        name = f"{plan.name}{kind}"
         assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     # each came to its end once, and logged every step once
     for path in broken:
@@ -370,6 +384,11 @@ def test_a_table_that_was_stopped_anywhere_comes_out_the_same(command, tmp_path)
         (["table1", "--only", "sine"], "--only sine: there is no such row"),
         (["table2", "--only", "sine", "stepps=1"], "no setting 'stepps'; there are: recipe"),
         (["table1", "--seeds", "0"], "'--seeds'"),
+        (["table1", "seed=3"], "seed=3: a table has the seeds from 0 on, as many as --seeds says"),
+        (
+            ["table2", "--only", "sine", "--ray", "auto", "--jobs", "2"],
+            "--jobs 2 is for this machine",
+        ),
         (["table2", "--only", "sine", "--ray", "nowhere:1"], "no Ray cluster at 'nowhere:1'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,9 +1,11 @@
 """A sweep on a real Ray cluster of two CPUs: no run is lost, and none is run twice."""
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from onepass.config import Config, override
 from onepass.recipes import make_config
 from onepass.run import Run
-from onepass.sweep import jobs_of, load_configs
+from onepass.sweep import Job, jobs_of, load_configs
 from onepass.sweep_ray import connected, run_all_on_ray
 from sweeping import holder, wait_for
 
@@ -67,6 +69,28 @@ def test_a_killed_worker_loses_no_run_and_none_is_run_twice(two_cpus, tmp_path, 
         steps = [line["step"] for line in Run(job.path).read_metrics()]
         assert steps == list(range(10, job.config.steps + 1, 10))
         assert job.log.read_text().count(f"run: {job.path}") == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_another_process_has_is_waited_for(two_cpus, tmp_path, monkeypatch):
+    (job,) = jobs_of([small(0, 20)], tmp_path)
+    job.path.mkdir()
+    # as another sweep may take it between a look and the start
+    monkeypatch.setattr(Job, "is_held", False)
+    monkeypatch.setattr("onepass.sweep_ray.connected", lambda address: ray)
+
+    def let_go() -> None:
+        wait_for(lambda: job.was_held, 240)
+        lock.close()
+
+    with open(job.path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        other = threading.Thread(target=let_go)
+        other.start()
+        told = []
+        assert run_all_on_ray([job.config], tmp_path, two_cpus, "cpu", tell=told.append) == []
+        other.join()
+    assert [line.split()[0] for line in told] == ["finished"]
 
 
 MINE = """

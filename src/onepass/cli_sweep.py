@@ -119,6 +119,9 @@ def _run(configs, out: Path, device: str, jobs: int | None, per_card: int, ray: 
     if ray is not None:
         from onepass.sweep_ray import run_all_on_ray
 
+        if jobs is not None:
+            raise ValueError(f"--jobs {jobs} is for this machine; Ray runs what its cluster holds")
+
         return run_all_on_ray(configs, out, ray, device, per_card)
     from onepass.sweep import run_all
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,16 @@ def run_name(config: Config) -> str:
     benchmark = "-".join(part for part in (kind, Path(rest).stem) if part)
     shape = f"{config.tasks}x{config.shots}-q{config.queries}"
     name = f"{benchmark}-{config.learner.name}-{shape}-{config.recipe}-seed{config.seed}"
-    text = "-".join([name, *settings_of(config)])
+    return file_name([name, *settings_of(config)])
+
+
+def file_name(parts: Sequence[str]) -> str:
+    """The parts in one word that any disk takes; another one for other parts."""
+    text = "-".join(parts)
     plain = "".join(letter if letter.isalnum() or letter in "-_.=" else "_" for letter in text)
     if len(plain) <= LONGEST_NAME:
         return plain
-    # what is cut off must still tell two runs apart
+    # what is cut off must still tell two apart
     mark = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"{plain[: LONGEST_NAME - 9]}-{mark}"
 

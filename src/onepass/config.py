@@ -55,7 +55,8 @@ class Config:
     precision: Literal["float32", "bf16"] = "float32"
     # what is asked while meta-training
     objective: Objective = "final"
-    objective_steps: Natural | None = None  # then `final`; None: all steps
+    # then `final`; guided: the stage in which attention is, by default; None: all steps
+    objective_steps: Natural | Literal["guided"] | None = None
     guidance: NonNegative = 1.0  # weight of the attention loss
     guidance_steps: Natural | None = None  # None: a fifth of all steps, at most 10,000
     # how often
@@ -75,7 +76,8 @@ class Config:
         return self.guidance > 0 and step < steps
 
     def objective_at(self, step: int) -> Objective:
-        steps = self.steps if self.objective_steps is None else self.objective_steps
+        steps = self._stage if self.objective_steps == "guided" else self.objective_steps
+        steps = self.steps if steps is None else steps
         return self.objective if step < steps else "final"
 
     def rate_at(self, step: int) -> float:

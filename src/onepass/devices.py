@@ -21,3 +21,8 @@ def pick_device(name: str) -> torch.device:
             # kernels of our own and new streams go to the current card
             torch.cuda.set_device(name)
     return torch.device(name)
+
+
+def peak_gb(device: torch.device) -> float | None:
+    """What this process had in use of a card's memory at most; None where there is no card."""
+    return torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else None

@@ -78,7 +78,7 @@ def offline(config: Config, path: Path, device: str = "auto", tell: Tell = print
         }
         seconds = time.monotonic() - started
         parameters = sum(p.numel() for p in network_for(config, options, benchmark).parameters())
-        write_result(run, scores, parameters, 0, seconds, where)
+        write_result(run, scores, parameters, 0, seconds, None, where)
 
 
 def network_for(config: Config, options: Offline, benchmark: Benchmark) -> nn.Sequential:

@@ -188,6 +188,7 @@ def write_result(
     parameters: int,
     steps: int,
     seconds: float,
+    memory_gb: float | None,
     device: torch.device,
 ) -> None:
     """What a run came to, complete in one file; the commit is the one it began with."""
@@ -208,10 +209,7 @@ def write_result(
         "date": now(),
         "device": device_name(device),
         "torch": torch.__version__,
-        # of this process: what it took at most, the allocator's reserve and all
-        "memory_gb": torch.cuda.max_memory_reserved(device) / 1e9
-        if device.type == "cuda"
-        else None,
+        "memory_gb": memory_gb,
         "seconds": seconds,
         "episodes_per_s": steps * config.batch / seconds if seconds else 0.0,
         "curve": _curve(run.read_metrics()),

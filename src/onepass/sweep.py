@@ -87,7 +87,7 @@ def run_all(
 ) -> list[Job]:
     """Run what is not finished; those that failed, each told in one line."""
     waiting = unfinished(configs, out, tell)
-    slots = places(device, jobs, per_card)
+    slots = places(device, jobs, per_card, tell)
     running: dict[int, tuple[Job, subprocess.Popen[bytes], float]] = {}
     tries: Counter[Path] = Counter()
     failed: list[Job] = []
@@ -140,7 +140,9 @@ def unfinished(configs: Sequence[Config], out: Path, tell: Tell) -> list[Job]:
     return waiting
 
 
-def places(device: str, jobs: int | None, per_card: int) -> list[tuple[str, dict[str, str]]]:
+def places(
+    device: str, jobs: int | None, per_card: int, tell: Tell
+) -> list[tuple[str, dict[str, str]]]:
     """Where runs can be at one time: a device each, and what its process has to know of it."""
     if device not in ("auto", "cuda") or not torch.cuda.is_available():
         return [(device, {})] * (jobs or 1)
@@ -148,6 +150,11 @@ def places(device: str, jobs: int | None, per_card: int) -> list[tuple[str, dict
     cards = seen.split(",") if seen else [str(n) for n in range(torch.cuda.device_count())]
     # one for each card before a second one for any
     slots = [("cuda", {"CUDA_VISIBLE_DEVICES": card}) for _ in range(per_card) for card in cards]
+    if jobs and jobs > len(slots):
+        tell(
+            f"--jobs {jobs}: {len(cards)} card(s) take {len(slots)} run(s) at once with "
+            f"--per-card {per_card}; a larger --per-card lets more of them share a card"
+        )
     return slots[:jobs]
 
 

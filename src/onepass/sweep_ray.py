@@ -9,6 +9,7 @@ import importlib
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from onepass.commands import command_of
 from onepass.config import Config
 from onepass.progress import tell as tell_person
 from onepass.signals import caught_signals, leave
-from onepass.sweep import RETRIES, Job, Tell, unfinished
+from onepass.sweep import RETRIES, SECONDS_BETWEEN_LOOKS, Job, Tell, unfinished
 
 # what a run reads of its environment
 PASSED_ON = ("ONEPASS_DATA", "ONEPASS_CACHE", "ONEPASS_COMMIT", "OMP_NUM_THREADS")
@@ -37,32 +38,46 @@ def run_all_on_ray(
     # a process of its own for each run, so that no card's memory is kept between two
     options = {"num_cpus": 1, "num_gpus": 1 / per_card if has_cards else 0, "max_calls": 1}
     remote = ray.remote(**options, max_retries=RETRIES)(train_one)
-    pending = {}
-    for job in unfinished(configs, out, tell):
-        job.log.parent.mkdir(parents=True, exist_ok=True)
-        command = command_of(job.config, job.path, device)
-        pending[remote.options(name=job.path.name).remote(command, str(job.log))] = job
+    pending: dict[Any, Job] = {}
+    waiting = unfinished(configs, out, tell)
     failed = []
     try:
         with caught_signals() as caught:
-            while pending and not caught:
+            while (waiting or pending) and not caught:
+                for job in [job for job in waiting if not job.is_held]:
+                    waiting.remove(job)
+                    pending[_started(remote, job, device)] = job
+                if not pending:
+                    time.sleep(SECONDS_BETWEEN_LOOKS)
+                    continue
                 for done in ray.wait(list(pending), num_returns=1, timeout=1)[0]:
                     job = pending.pop(done)
                     code = _code_of(ray, done, job)
                     # or finished by another sweep, whose run will do
-                    is_done = not code or job.is_finished
-                    tell(f"{'finished' if is_done else 'failed  '}  {job.path.name}")
-                    if not is_done:
+                    if not code or job.is_finished:
+                        tell(f"finished  {job.path.name}")
+                    elif job.is_held or job.was_held:
+                        waiting.append(job)
+                    else:
+                        tell(f"failed    {job.path.name}")
                         failed.append(job)
             if caught:
                 # as ctrl-C to each of them: they finish their step and save
                 for task in pending:
                     ray.cancel(task)
-                ray.wait(list(pending), num_returns=len(pending), timeout=60)
-            leave(caught, f"with {len(pending)} run(s) to go, saved in {out}")
+                if pending:
+                    ray.wait(list(pending), num_returns=len(pending), timeout=60)
+            leave(caught, f"with {len(pending) + len(waiting)} run(s) to go, saved in {out}")
     finally:
         ray.shutdown()
     return failed
+
+
+def _started(remote: Any, job: Job, device: str) -> Any:
+    """The task that trains it, on whichever node has room first."""
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    command = command_of(job.config, job.path, device)
+    return remote.options(name=job.path.name).remote(command, str(job.log))
 
 
 def _code_of(ray: Any, task: Any, job: Job) -> int:

@@ -15,7 +15,7 @@ from onepass import ranks
 from onepass.benchmarks.base import Benchmark
 from onepass.checkpoint import diverged, resume, save_checkpoint, share_state
 from onepass.config import Config, build, resolved
-from onepass.devices import pick_device
+from onepass.devices import peak_gb, pick_device
 from onepass.episodes import Split
 from onepass.evaluation import Evaluation, evaluate
 from onepass.fast import Tell, captured_steps
@@ -65,16 +65,16 @@ def lead(
             if optimiser:
                 share_state(config.steps, learner, optimiser)
             return
+        where, memory = next(learner.parameters()).device, None
         if optimiser:
             with lost(path):
-                meta_train(run, config, benchmark, learner, optimiser, caught, tell)
+                memory = meta_train(run, config, benchmark, learner, optimiser, caught, tell)
         else:
             tell(f"{config.learner.name} has nothing to meta-train, so it is only evaluated")
         save_weights(run.weights, learner)
         scores = final_scores(config, benchmark, learner, caught)
         steps, seconds = (config.steps, seconds_so_far(run)) if optimiser else (0, 0.0)
-        where = next(learner.parameters()).device
-        write_result(run, scores, count_parameters(learner), steps, seconds, where)
+        write_result(run, scores, count_parameters(learner), steps, seconds, memory, where)
 
 
 def follow(
@@ -115,8 +115,11 @@ def meta_train(
     optimiser: torch.optim.Optimizer,
     caught: list[int],
     tell: Tell,
-) -> None:
-    """The loop itself, from the last checkpoint to the last step."""
+) -> float | None:
+    """The loop itself, from the last checkpoint to the last step.
+
+    How many GB of a card were in use at most is handed back, if a step was taken on one.
+    """
     done = share_state(resume(run, learner, optimiser, tell), learner, optimiser)
     with (
         progress("meta-training", config.steps, done) as show,
@@ -149,6 +152,7 @@ def meta_train(
                 write_pending(after)
                 save_checkpoint(run, after, learner, optimiser)
             leave(stopping, f"after step {after}, saved in {run.path}")
+    return peak_gb(next(learner.parameters()).device) if done < config.steps else None
 
 
 def placed(learner: Learner, device: torch.device) -> Learner:

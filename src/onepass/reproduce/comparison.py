@@ -2,14 +2,13 @@
 
 import csv
 import io
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onepass.reproduce.paper import FULL_STEPS, Published
 from onepass.reproduce.rows import Row, departures, essence, recorded
-from onepass.statistics import Result, Spread, over_seeds, paired
+from onepass.statistics import Result, Spread, over_seeds
 from onepass.tables import amount, markdown_table, tidy
 
 RULE = """*Reproduced* means within 2 of the paper's standard deviations (a printed 0.0 counts as
@@ -17,7 +16,6 @@ RULE = """*Reproduced* means within 2 of the paper's standard deviations (a prin
 is *better* (a lower error) or *worse*. One seed is judged as several are: single runs lie within 2
 deviations nearly always. What was cut short, or has other sizes, settings or data, says so and is
 not judged."""
-REFERENCE = "transformer"  # what the other learners are held against, episode by episode
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,12 @@ class Line:
         if row.is_stand_in:
             found.append("other data")
         found += list(dict.fromkeys(text for run in self.results for text in _changed(row, run)))
-        return [*found, f"cut short at {self.steps:,} steps"] if self.is_short else found
+        asked = [result["config"]["evaluation_episodes"] for result in self.results]
+        if asked and min(asked) < row.config.evaluation_episodes:
+            found.append(f"{min(asked):,} episodes")
+        if self.is_short:
+            found.append(f"cut short at {self.steps:,} steps")
+        return [*found, f"{self.steps:,} steps"] if self.steps > FULL_STEPS else found
 
 
 def _changed(row: Row, result: Result) -> list[str]:
@@ -125,26 +128,6 @@ def _cost_facts(line: Line) -> dict[str, Any]:
     }
 
 
-def pairs(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Every learner against one of its column, on the same episodes: the transformer if it ran."""
-    groups: dict[tuple[str, int], list[Line]] = {}
-    for line in lines:
-        if line.results:
-            groups.setdefault((line.row.benchmark, line.row.config.tasks), []).append(line)
-    found = []
-    for group in groups.values():
-        named = [line for line in group if line.row.config.learner.name == REFERENCE]
-        reference = (named or group)[0]
-        for line in group:
-            if line is reference or not (gap := paired(line.results, reference.results)):
-                continue
-            names = {"benchmark": line.row.benchmark, "learner": line.row.name}
-            values = {"difference": line.scale * gap.mean, "stderr": line.scale * gap.stderr}
-            counts = {"seeds": gap.seeds, "episodes": gap.episodes}
-            found.append(names | {"against": reference.row.name} | values | counts)
-    return found
-
-
 def our_cell(line: Line, split: str) -> str:
     """Mean and the spread that there is: over seeds, or over episodes where there is one seed."""
     ours = line.ours(split)
@@ -200,18 +183,6 @@ def filled(columns: Columns, lines: Sequence[Line]) -> dict[str, list[str]]:
     """The cells of each column, top to bottom; a column without any is left out."""
     cells = {name: [show(line) for line in lines] for name, show in columns.items()}
     return {name: column for name, column in cells.items() if set(column) - {"-", ""}}
-
-
-def pairs_table(found: Sequence[dict[str, Any]]) -> str:
-    header = ["benchmark", "learner", "against", "difference", "seeds", "episodes"]
-    rows = []
-    for pair in found:
-        # two digits of the spread say how many of the difference mean anything
-        digits = max(0, 1 - math.floor(math.log10(pair["stderr"]))) if pair["stderr"] else 2
-        gap = f"{signed(pair['difference'], digits)} +- {pair['stderr']:.{digits}f}"
-        counts = [str(pair["seeds"]), f"{pair['episodes']:,}"]
-        rows.append([pair["benchmark"], pair["learner"], pair["against"], gap, *counts])
-    return markdown_table(header, rows)
 
 
 def csv_table(rows: Sequence[dict[str, Any]]) -> str:

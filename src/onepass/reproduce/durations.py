@@ -16,15 +16,15 @@ from onepass.run import Run
 from onepass.speed import forget, time_steps
 from onepass.sweep import Job
 
-# milliseconds a step: recipe paper, 20 tasks, bf16, recorded on one H200; docs/log.md has the runs
+# milliseconds a step, by tasks: recipe paper, images, bf16, recorded on one H200 (results/bench)
 CARD = {
-    "pn": 2.2,
-    "gemcl": 2.4,
-    "transformer": 3.6,
-    "linear_transformer": 7.7,
-    "performer": 5.8,
-    "oml": 4.6,
-    "anml": 126.0,
+    "pn": {20: 2.2},
+    "gemcl": {20: 2.4},
+    "transformer": {20: 3.4, 100: 16.8},
+    "linear_transformer": {20: 7.4, 100: 42.4},
+    "performer": {20: 6.3},
+    "oml": {20: 4.6, 100: 41.0},
+    "anml": {20: 126.0},
 }
 ENOUGH_STEPS = 100  # for some of each phase to be timed
 OFFLINE_UPDATES = 20
@@ -44,13 +44,19 @@ def expected_seconds(
             each = result["seconds"] / (result["steps"] or config.steps)
             return config.steps * each, f" ({result['device']}, measured by {other.path.name})"
     if config.recipe == "paper" and config.learner.name in CARD and not _resized(config):
-        # everything but the softmax of attention grows with the examples
-        longer = config.batch / 16 * config.tasks * (config.shots + config.queries) / 200
-        return config.steps * CARD[config.learner.name] * longer / 1_000, " (one H200, bf16)"
+        return config.steps * card_seconds(config), " (one H200, bf16)"
     if config.recipe == "paper" and device.type == "cpu" and config.learner.name != "offline":
         # a step of the published size takes minutes here
         return None, ""
     return measured(config, device), f" ({device.type}, from a few steps just now)"
+
+
+def card_seconds(config: Config) -> float:
+    """Of one step: the nearest number of tasks that was timed, by the examples there are."""
+    timed = CARD[config.learner.name]
+    nearest = min(timed, key=lambda tasks: abs(tasks - config.tasks))
+    examples = config.tasks * (config.shots + config.queries)
+    return timed[nearest] / 1_000 * config.batch / 16 * examples / (10 * nearest)
 
 
 def steps_done(job: Job) -> int:

@@ -2,15 +2,23 @@
 
 import json
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from onepass.config import from_json
+from pydantic import TypeAdapter, ValidationError
+
+from onepass.config import first_problem
+from onepass.forgetting import Forgetting
 from onepass.reproduce.losses import Forgotten
-from onepass.reproduce.rows import TABLES, Row, Scale, rows_of
+from onepass.reproduce.rows import TABLES, Row, Scale, recorded, rows_of
 from onepass.run import Run
 from onepass.statistics import Result
 
+BenchRow = dict[str, Any]
+# what the page says of a run
+NEEDED = ("benchmark", "learner", "tasks", "shots", "queries", "recipe", "seed", "steps", "seconds")
+NEEDED += ("meta_test", "meta_train", "parameters", "command", "commit", "date", "device")
 STAND_IN = "kanji"  # for the data that few people hold
 # ends of the names of what lies beside a result: what the run loses, how it does on other data
 FORGETTING, ELSEWHERE = ".forgetting.json", ".elsewhere.json"
@@ -43,25 +51,52 @@ def read_results(folder: Path) -> dict[str, Result]:
             continue
         try:
             found[path.name] = json.loads(path.read_text())
-            from_json(found[path.name]["config"])
+            recorded(found[path.name])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is no result of a run: {error}") from error
+        if absent := [key for key in NEEDED if key not in found[path.name]]:
+            raise ValueError(f"{path} is no result of a run: it lacks {', '.join(absent)}")
     return found
 
 
-def read_forgetting(folder: Path) -> dict[str, Forgotten]:
+def read_forgetting(folder: Path, results: Collection[str]) -> dict[str, Forgotten]:
     """What later tasks cost earlier ones, by the file name of the result."""
-    return _beside(folder, FORGETTING)
+    return _beside(folder, FORGETTING, results, TypeAdapter(Forgetting))
 
 
-def read_elsewhere(folder: Path) -> dict[str, list[Result]]:
+def read_elsewhere(folder: Path, results: Collection[str]) -> dict[str, list[Result]]:
     """Scores on other data than a run's own, by the file name of the result."""
-    return _beside(folder, ELSEWHERE)
+    return _beside(folder, ELSEWHERE, results, TypeAdapter(list[dict[str, Any]]))
 
 
-def _beside(folder: Path, ending: str) -> dict[str, Any]:
-    names = [path.name.removesuffix(ending) for path in sorted(folder.glob(f"*{ending}"))]
-    return {f"{name}.json": Run(folder).read(f"{name}{ending}") for name in names}
+def _beside(
+    folder: Path, ending: str, results: Collection[str], kind: TypeAdapter[Any]
+) -> dict[str, Any]:
+    """Files that belong to one of the results, each of this kind."""
+    found = {}
+    for path in sorted(folder.glob(f"*{ending}")):
+        name = f"{path.name.removesuffix(ending)}.json"
+        if name not in results:
+            raise ValueError(f"{path} lies beside no {name}, to which it would belong")
+        content = Run(folder).read(path.name)
+        try:
+            kind.validate_python(content)
+        except ValidationError as error:
+            raise ValueError(f"{path}: {first_problem(error)}") from error
+        found[name] = content
+    return found
+
+
+def read_bench(folder: Path) -> dict[tuple[str, int], BenchRow]:
+    """The newest row that `onepass bench` has of each learner and number of tasks on a card."""
+    found: dict[tuple[str, int], BenchRow] = {}
+    for path in sorted((folder / "bench").glob("*.json")):
+        for row in json.loads(path.read_text()):
+            key = row["learner"], row["tasks"]
+            is_newest = key not in found or row["date"] >= found[key]["date"]
+            if row["device"] == "cuda" and not row["failed"] and is_newest:
+                found[key] = row
+    return found
 
 
 def read_reasons(folder: Path) -> dict[str, str]:

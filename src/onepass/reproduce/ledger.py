@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,13 +14,13 @@ from onepass.reproduce.comparison import (
     filled,
     in_their_std,
     our_cell,
-    pairs,
-    pairs_table,
     paper_cell,
 )
 from onepass.reproduce.kept import ELSEWHERE as ENDING
 from onepass.reproduce.kept import (
+    BenchRow,
     all_rows,
+    read_bench,
     read_elsewhere,
     read_forgetting,
     read_reasons,
@@ -27,6 +28,7 @@ from onepass.reproduce.kept import (
     row_key,
 )
 from onepass.reproduce.losses import Forgotten, losses, losses_table
+from onepass.reproduce.pairs import same_episodes
 from onepass.reproduce.rows import TABLES, TITLES, VIEWS, Row, departures, essence, recorded
 from onepass.statistics import Result
 from onepass.tables import markdown_table
@@ -42,17 +44,19 @@ one seed, the standard error over its episodes. The paper's are standard deviati
 {RULE}
 """
 SHORT = """
-The first steps of runs whose full length is 50,000. They show that each learner trains; the paper's
-figure is what the full length gave there. Learning curves are in the files and, in brief, in the
-[log](log.md).
+Runs of fewer than the 50,000 steps of the full length. They show that each learner trains; the
+paper's figure is what the full length gave there. *All stages* are those of a full run in less
+time: attention is guided in the first fifth of the steps, the rate is halved after each. *The
+beginning* is that of a full run, at its full rate. Learning curves are in the files and, in brief,
+in the [log](log.md).
+"""
+COST = """
+GB in use and episodes/s of meta-training are what `onepass bench` measured alone on the card, the
+newest of `results/bench`. Learners that it did not time have those of their run, which may have
+shared the card.
 """
 BEYOND = """
 Runs that the paper has not: what is changed is named, and the plain run stands beside it.
-"""
-PAIRED = """
-The same episodes were asked of both, so that what makes an episode easy or hard drops out; below 0
-the learner is better than the one it is held against. The standard error is over episodes, and over
-seeds where there are several.
 """
 LOST = """
 The error of a task after all later ones minus its error right after it was learned, for runs that
@@ -70,16 +74,18 @@ def ledger(
     link: str = "../results",
     forgotten: dict[str, Forgotten] | None = None,
     elsewhere: dict[str, list[Result]] | None = None,
+    bench: dict[tuple[str, int], BenchRow] | None = None,
 ) -> str:
     """The whole page; files are linked below `link`."""
     runs = {name: essence(recorded(result)) for name, result in results.items()}
-    full, short, missing, placed = _sorted_in(results, runs)
+    full, short, missing, placed = _sorted_in(results, runs, forgotten or {})
+    if "cost" in full:
+        full["cost"] = [_benched(kept, bench or {}) for kept in full["cost"]]
     sections = [HEAD]
     for table, found in full.items():
-        sections.append(f"\n## {TITLES[table]}\n\n{_table(found, reasons, link)}")
-    compared = [pair for found in full.values() for pair in pairs([kept.line for kept in found])]
-    if compared:
-        sections.append(f"\n## On the same episodes\n{PAIRED}\n{pairs_table(compared)}")
+        said = COST if table == "cost" else ""
+        sections.append(f"\n## {TITLES[table]}\n{said}\n{_table(found, reasons, link)}")
+    sections.append(same_episodes([kept.line for found in full.values() for kept in found]))
     if lost := _lost(results, runs, forgotten or {}):
         sections.append(f"\n## {TITLES['forgetting']}\n{LOST}\n{lost}")
     if elsewhere:
@@ -101,8 +107,18 @@ class Kept(NamedTuple):
     names: list[str]
 
 
+def _benched(kept: Kept, bench: dict[tuple[str, int], BenchRow]) -> Kept:
+    """With the cost of a step as it was timed alone."""
+    config = kept.line.row.config
+    if not (timed := bench.get((config.learner.name, config.tasks))):
+        return kept
+    cost = {"memory_gb": timed["peak_gb"], "episodes_per_s": timed["episodes_per_s"]}
+    results = tuple(result | cost for result in kept.line.results)
+    return kept._replace(line=replace(kept.line, results=results))
+
+
 def _sorted_in(
-    results: dict[str, Result], runs: dict[str, str]
+    results: dict[str, Result], runs: dict[str, str], forgotten: dict[str, Forgotten]
 ) -> tuple[dict[str, list[Kept]], list[Kept], dict[str, list[Row]], set[str]]:
     """Lines by table, lines cut short, rows without a run, and the files that found their place."""
     full: dict[str, list[Kept]] = {}
@@ -115,8 +131,11 @@ def _sorted_in(
         for row in all_rows(table):
             wanted = essence(row.config)
             files = [name for name, run in runs.items() if run == wanted]
-            # a row that several tables have is missed once
-            if not files and wanted not in asked:
+            # a row that several tables have is missed once; but what runs lose is measured apart
+            is_missed = not files and wanted not in asked
+            if table == "forgetting":
+                is_missed = not any(runs.get(name) == wanted for name in forgotten)
+            if is_missed:
                 missing.setdefault(table, []).append(row)
             asked.add(wanted)
             for names in _by_length(results, files):
@@ -128,7 +147,8 @@ def _sorted_in(
                 elif is_new:
                     short.append(kept)
                 placed.update(names)
-        if is_news:
+        # costs are shown nowhere else
+        if is_news or (table == "cost" and lines):
             full[table] = lines
     return full, short, missing, placed
 
@@ -165,11 +185,15 @@ def _verdict(kept: Kept, reasons: dict[str, str]) -> str:
 
 
 def _short_table(found: list[Kept], reasons: dict[str, str], link: str) -> str:
-    header = ["benchmark", "tasks", "learner", "steps", "seeds", "meta-test", "paper at 50,000"]
+    header = ["benchmark", "tasks", "learner", "steps", "of a full run", "seeds", "meta-test"]
+    header += ["paper at 50,000"]
     rows = []
     for table, line, names in found:
         row = line.row
-        start = [row.benchmark, str(row.config.tasks), row.name, f"{line.steps:,}", str(len(names))]
+        start = [row.benchmark, str(row.config.tasks), row.name, f"{line.steps:,}"]
+        # the seeds of a row are alike
+        is_whole = line.results[0]["config"]["halve_every"] is None
+        start += ["all stages" if is_whole else "the beginning", str(len(names))]
         scores = [our_cell(line, "meta_test"), paper_cell(line, row.test)]
         reason = reasons.get(row_key(table, row), "")
         end = [our_cell(line, "meta_train"), reason, _links(names, link)]
@@ -211,7 +235,8 @@ def _beyond(left: list[str], results: dict[str, Result], link: str) -> str:
         result = results[name]
         line = _own_line(result)
         config = line.row.config
-        changed = " ".join(departures(config)) or f"recipe {config.recipe}"
+        recipe = [f"--recipe {config.recipe}"] if config.recipe != "paper" else []
+        changed = " ".join([*recipe, *departures(config)])
         names = [line.row.benchmark, str(config.tasks), config.learner.name, f"`{changed}`"]
         plain = [our_cell(_own_line(other), "meta_test") for other in _without(result, results)]
         shown = [str(result["seed"]), f"{result['steps']:,}", our_cell(line, "meta_test")]
@@ -280,6 +305,6 @@ def write_ledger(results: Path, page: Path) -> int:
     """Make the page anew; how many results it has."""
     found = read_results(results)
     link = os.path.relpath(results, page.parent)
-    beside = read_forgetting(results), read_elsewhere(results)
+    beside = read_forgetting(results, found), read_elsewhere(results, found), read_bench(results)
     write_bytes(page, ledger(found, read_reasons(results), link, *beside).encode())
     return len(found)

@@ -54,6 +54,16 @@ def losses_facts(each: Losses) -> dict[str, Any]:
     return names | spreads | curves
 
 
+def losses_columns(each: Losses) -> dict[str, Any]:
+    """For CSV, in the paper's units."""
+    spreads = {"lost_by_first": each.by_first, "lost_by_task": each.by_task}
+    found: dict[str, Any] = {}
+    for name, one in spreads.items():
+        std = one.std if one.count > 1 else None
+        found |= {f"{name}_mean": one.mean, f"{name}_std": std, f"{name}_stderr": one.stderr}
+    return found
+
+
 def losses_table(found: Sequence[Losses]) -> str:
     header = ["benchmark", "learner", "steps", "seeds", "lost by the first task"]
     rows = []

@@ -14,17 +14,17 @@ from onepass.reproduce.comparison import (
     comparison_table,
     csv_table,
     facts,
-    pairs,
-    pairs_table,
 )
 from onepass.reproduce.figures import forgetting_figure, scaling_figure
 from onepass.reproduce.losses import (
     Forgotten,
     Losses,
     losses,
+    losses_columns,
     losses_facts,
     losses_table,
 )
+from onepass.reproduce.pairs import pairs, pairs_table
 from onepass.reproduce.plan import Plan
 from onepass.reproduce.rows import TITLES
 from onepass.run import Run
@@ -54,6 +54,8 @@ def write_table(plan: Plan, out: Path, device: str) -> str:
         page.append(f"{PAIRED}\n\n{pairs_table(compared)}")
     if plan.table == "forgetting" and (found := forgetting_of(plan, lines, out, device)):
         content["forgetting"] = [losses_facts(each) for each in found]
+        for each in found:
+            content["rows"][lines.index(each.line)] |= losses_columns(each)
         page.append(f"{LOST}\n\n{losses_table(found)}")
         save_figure(forgetting_figure(found, _label(plan)), out / f"{plan.name}.png")
     if plan.table == "scaling":

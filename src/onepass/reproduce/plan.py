@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from onepass.commands import file_name
 from onepass.config import Config, override
 from onepass.data import what_is_missing
 from onepass.fast import first_line
@@ -60,13 +61,17 @@ def make_plan(
     stand_in: str | None = None,
 ) -> Plan:
     _check_stand_in(stand_in)
+    for text in settings:
+        if text.partition("=")[0] == "seed":
+            raise ValueError(f"{text}: a table has the seeds from 0 on, as many as --seeds says")
     instead = (("casia", stand_in),) if stand_in else ()
     rows = chosen(rows_of(table, Scale("tiny" if tiny else "paper", instead)), only)
     names = dict.fromkeys(row.config.benchmark.name for row in rows)
     absent = {name: reason for name in names if (reason := what_is_missing(name))}
     if "casia" in absent:
         absent["casia"] += "; --stand-in kanji runs its rows on other characters, labelled so"
-    name = "-".join([table, *(["tiny"] if tiny else []), *([stand_in] if stand_in else [])])
+    parts = [table, "tiny" if tiny else "", stand_in or "", *only, *settings]
+    name = file_name([part for part in parts if part])
     there = [row for row in rows if row.config.benchmark.name not in absent]
     return Plan(table, name, there, absent, seeds, list(settings))
 
