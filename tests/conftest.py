@@ -48,6 +48,7 @@ TINY = Config(
     steps=12,
     batch=4,
     rate=1e-3,
+    precision="float32",
     log_every=4,
     checkpoint_every=5,
     evaluation_episodes=8,

@@ -5,7 +5,9 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from onepass import bench
 from onepass.bench import PUBLISHED, STAND_IN, Row, plan, stand_in
@@ -67,9 +69,8 @@ def test_numbers_and_settings_are_told_from_names():
 def test_a_card_gets_the_rows_of_the_published_table():
     rows = plan([], [], [], on_card=True, data=STAND_IN)
     assert {(name, config.tasks): published for name, config, published in rows} == PUBLISHED
-    assert {(config.batch, config.precision, config.recipe) for _, config, _ in rows} == {
-        (16, "bf16", "paper")
-    }
+    assert {(config.batch, config.recipe) for _, config, _ in rows} == {(16, "paper")}
+    assert {config.precision_on("cuda") for _, config, _ in rows} == {"bf16"}
 
 
 def test_a_cpu_gets_small_rows_and_nothing_to_compare_them_with():
@@ -139,6 +140,41 @@ def test_operations_and_bytes_of_a_step_by_hand():
     kept = 4 * (24 * 50 + 24 * 50)
     weights = 4 * (50 * 50 + 50)
     assert moved == 2 * (4 * weights + kept)
+
+
+def test_the_first_layer_counts_as_the_convolutions_that_it_is():
+    x, one, two = torch.randn(3, 1, 8, 8), torch.randn(4, 1, 3, 3), torch.randn(6, 4, 3, 3)
+    one.requires_grad_()
+    two.requires_grad_()
+    formulas, norm = [], torch.zeros(4).shape
+    with FlopCounterMode(display=False) as counter:
+        first = F.conv2d(x, one, padding=1)
+        formulas.append(counter.get_total_flops())
+        second = F.conv2d(first, two, stride=2, padding=1)
+        formulas.append(counter.get_total_flops())
+        second.sum().backward()
+    there_and_back = counter.get_total_flops()
+    shapes = x.shape, one.shape, norm
+    ops, found = torch.ops.onepass, flop_registry
+    assert found[ops.first_layer](*shapes, norm, 1e-5) == formulas[0]
+    assert found[ops.first_layer_back](first.shape, *shapes) == formulas[0]
+    both = found[ops.first_and_convolution](*shapes, norm, two.shape, 2, 1e-5)
+    assert both == formulas[1]
+    # the first layer is computed once more on the way back
+    back = found[ops.first_and_convolution_back](second.shape, *shapes, two.shape)
+    assert back == there_and_back - formulas[1] + formulas[0]
+
+
+def test_what_cannot_be_written_is_said_before_anything_is_measured(command, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for target, why in (("folder", "it is a folder"), ("file/x.json", "")):
+        for asked in (["bench", "pn"], ["cost", "pn"]):
+            said = command(*asked, "--json", target)
+            assert said.returncode == 2
+            assert said.stderr.startswith(f"onepass: could not write {target}: {why}"), said.stderr
+            assert len(said.stderr.splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_what_cannot_be_counted_is_said_and_measured_all_the_same(tiny, monkeypatch):

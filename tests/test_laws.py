@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from onepass import checks
 from onepass.benchmarks.views import ViewName
+from onepass.mixers import attention
 from onepass.mixers.attention import Attention
 from onepass.mixers.stack import Block, Position, Stack
 from onepass.registry import BENCHMARKS, LEARNERS, MIXERS
@@ -55,6 +56,23 @@ def build_mixer(name: str):
         ]
         return Stack([Position(width), *blocks]).double().eval()
     return MIXERS.build(name, checks.WIDTH, heads=2).double().eval()
+
+
+def test_attention_says_the_same_with_and_without_a_mask(monkeypatch):
+    mixer, rng = build_mixer("attention"), torch.Generator().manual_seed(0)
+    x = torch.randn(2, 30, checks.WIDTH, generator=rng).double()
+    queries = torch.randn(2, 4, 3, checks.WIDTH, generator=rng).double()
+    stop = torch.tensor([[0, 7, 29, 30]] * 2)
+    found = []
+    for many in (0, 10**9):
+        monkeypatch.setattr(attention, "MANY_PAIRS", many)
+        given = x.clone().requires_grad_(), queries.clone().requires_grad_()
+        said = [mixer.mix(*given), mixer.mix(*given, stop)]
+        total = sum(each.stream.sin().sum() + each.queries.cos().sum() for each in said)
+        slopes = torch.autograd.grad(total, [*given, *mixer.parameters()])
+        found.append([*(each.queries for each in said), *slopes])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **checks.TIGHT)
 
 
 @pytest.mark.parametrize("law", checks.MIXER_LAWS, ids=lambda law: law.__name__)

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from onepass.benchmarks.base import draw
 from onepass.episodes import Episodes, EpisodeSpec, Examples
 from onepass.learner import encode_episodes, probe
+from onepass.learners import gemcl
 from onepass.learners.gemcl import Moments
 from onepass.mixers.base import Mixer
 from onepass.mixers.features import Elu, Favor, orthogonal_gaussian
@@ -162,6 +163,22 @@ def test_gemcl_is_its_closed_form(density):
             tail = (alpha + 0.5) * (1 + distance / (2 * alpha * squared)).log()
             expected = -(tail + (squared + 1e-8).log()).sum(-1)
         assert_close(answer[0, :, token], expected, **TIGHT)
+
+
+def test_what_gemcl_makes_again_on_the_way_back_has_the_same_slopes(monkeypatch):
+    learner = learner_for("gemcl", Classes(3), width=6)
+    z, queries = torch.randn(2, 9, 6).double(), torch.randn(2, 5, 6).double()
+    y = torch.arange(9).remainder(3).expand(2, 9)
+    found = []
+    for call, most in ((gemcl.call_again, 2**20), (gemcl.call_again, 18), (gemcl._call, 2**20)):
+        monkeypatch.setattr(gemcl, "call_again", call)
+        monkeypatch.setattr(gemcl, "KEPT_NUMBERS", most)
+        given = z.clone().requires_grad_(), queries.clone().requires_grad_()
+        answers = learner.predict(learner.observe(learner.init_state(2), given[0], y), given[1])
+        wanted = *given, learner.alpha, learner.beta
+        found.append([answers, *torch.autograd.grad(answers.sin().sum(), wanted)])
+    for other in found[:2]:
+        assert_close(other, found[2], rtol=1e-12, atol=1e-12)
 
 
 def test_gemcl_with_no_spread_and_with_classes_never_seen():

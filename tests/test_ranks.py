@@ -170,6 +170,12 @@ def test_a_batch_that_cannot_be_shared_out_is_refused(tiny, monkeypatch, process
 def test_each_process_takes_a_card_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert ranks.own_card("cuda:1") == "cuda:1"
+    assert ranks.own_card("cuda") == "cuda"
+    # several machines with one process each
+    with monkeypatch.context() as patched:
+        patched.setenv("WORLD_SIZE", "2")
+        assert ranks.own_card("cuda") == "cuda:0"
+        assert ranks.own_card("cuda:1") == "cuda:1"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert ranks.own_card("cuda") == "cuda:1"

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
+from onepass import training
 from onepass.checkpoint import load_checkpoint, resume, save_checkpoint
 from onepass.config import (
     Component,
@@ -28,6 +29,7 @@ from onepass.config import (
 from onepass.devices import pick_device
 from onepass.fast import first_line
 from onepass.objectives import meta_loss
+from onepass.recipes import make_config
 from onepass.run import Run, load_run, opened
 from onepass.seeds import generator
 from onepass.step import draw_step, train_step
@@ -91,6 +93,41 @@ def test_a_run_is_a_directory(tiny, tmp_path):
         "step-00000012.safetensors",
         "step-00000010.safetensors",
     ]
+
+
+def test_checkpoints_come_by_the_clock_unless_steps_are_named(tiny, tmp_path, monkeypatch):
+    config = tiny(checkpoint_every=None, steps=6)
+    train(config, tmp_path / "soon", "cpu", SILENT)
+    assert [path.stem for path in Run(tmp_path / "soon").checkpoints()] == ["step-00000006"]
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    with monkeypatch.context() as patched:
+        crash_after(patched, 4)
+        with pytest.raises(Crash):
+            train(config, tmp_path / "late", "cpu", SILENT)
+    assert Run(tmp_path / "late").checkpoints()[0].stem == "step-00000004"
+    train(config, tmp_path / "late", "cpu", SILENT)
+    assert_same_weights(tmp_path / "late", tmp_path / "soon")
+
+
+def test_when_another_process_is_gone_it_is_said_how_to_go_on(tiny, tmp_path):
+    path = tmp_path / "run"
+    train(tiny(steps=2), path, "cpu", SILENT)
+    for again in ("goes on from the last checkpoint", "has no checkpoint yet"):
+        with pytest.raises(ConnectionError, match=f"gone; .*{again}"), training.lost(path):
+            raise ConnectionError("gone")
+        for checkpoint in Run(path).checkpoints():
+            checkpoint.unlink()
+
+
+def test_a_card_computes_in_bf16_unless_told_otherwise(tiny):
+    usual = make_config("paper", "sine", "transformer")
+    assert [usual.precision_on(kind) for kind in ("cuda", "cpu", "mps")] == [
+        "bf16",
+        "float32",
+        "float32",
+    ]
+    assert override(usual, ["precision=float32"]).precision_on("cuda") == "float32"
+    assert override(usual, ["precision=bf16"]).precision_on("cpu") == "bf16"
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another(tiny, tmp_path):

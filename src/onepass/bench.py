@@ -24,7 +24,7 @@ from onepass.data import omniglot, open_store
 from onepass.data.store import store_path
 from onepass.devices import pick_device
 from onepass.fast import Tell
-from onepass.files import write_json
+from onepass.files import check_target, write_json
 from onepass.recipes import make_config
 from onepass.registry import LEARNERS
 from onepass.run import commit, now
@@ -104,6 +104,8 @@ def bench(
     tell: Tell,
 ) -> list[Row]:
     """All rows, one process after the other; the file has those that are done at any moment."""
+    if out:
+        check_target(out)
     where = pick_device(device)
     data = "omniglot" if omniglot_is_there() else STAND_IN
     planned = plan(learners, tasks, settings, where.type == "cuda", data)
@@ -119,7 +121,8 @@ def bench(
         job = {"config": to_json(config), "device": str(where), "steps": steps, "profile": profile}
         found = in_own_process(job)
         speed = found.get("episodes_per_s")
-        shape = {key: getattr(config, key) for key in ("batch", "shots", "queries", "precision")}
+        shape = {key: getattr(config, key) for key in ("batch", "shots", "queries")}
+        shape["precision"] = config.precision_on(where.type)
         shape["published_episodes_per_s"] = published
         shape["ratio"] = speed / published if speed and published else None
         rows.append(Row(name, config.tasks, **(common | shape | found)))
@@ -147,7 +150,7 @@ def plan(
         assert LEARNERS[name]
         usual = [count for learner, count in PUBLISHED if learner == name] or [20]
         for count in tasks or (usual if on_card else [None]):
-            sizes = ["precision=bf16"] if on_card else SMALL
+            sizes = [] if on_card else SMALL
             sizes = [*sizes, f"tasks={count}"] if count else sizes
             standard = override(make_config("paper", data, name), sizes)
             config = override(standard, settings)

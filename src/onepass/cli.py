@@ -146,7 +146,7 @@ def train(
 ) -> None:
     """Meta-train a learner; run it again to go on after a stop.
 
-    Example: onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
+    Example: onepass train omniglot transformer --tasks 20 --recipe paper
     """
     use_data(data)
     from onepass.commands import run_name

@@ -64,7 +64,7 @@ def reproduce(
 ) -> None:
     """Make a table of the paper, its numbers and ours side by side; goes on after a stop.
 
-    Example: onepass reproduce table1 --only omniglot --seeds 3 precision=bf16
+    Example: onepass reproduce table1 --only omniglot --seeds 3
     """
     use_data(data)
     from onepass.devices import pick_device

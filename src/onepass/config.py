@@ -52,7 +52,7 @@ class Config:
     accumulate: Positive = 1  # a step in this many parts, for a card it does not fit
     rate: PositiveReal = 1e-4
     halve_every: Positive | None = None  # steps after which the rate is halved; None: as below
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on a CUDA card alone
     # what is asked while meta-training
     objective: Objective = "final"
     # then `final`; guided: the stage in which attention is, by default; None: all steps
@@ -61,7 +61,7 @@ class Config:
     guidance_steps: Natural | None = None  # None: a fifth of all steps, at most 10,000
     # how often
     log_every: Positive = 50
-    checkpoint_every: Positive = 1_000
+    checkpoint_every: Positive | None = None  # steps; None: every minute
     evaluate_every: Natural = 0  # 0: only at the end
     evaluation_episodes: Positive = 1_024
     evaluation_batch: Positive = 32
@@ -79,6 +79,12 @@ class Config:
         steps = self._stage if self.objective_steps == "guided" else self.objective_steps
         steps = self.steps if steps is None else steps
         return self.objective if step < steps else "final"
+
+    def precision_on(self, kind: str) -> Literal["float32", "bf16"]:
+        """What products are computed in on this kind of device; weights are float32 everywhere."""
+        if self.precision != "auto":
+            return self.precision
+        return "bf16" if kind == "cuda" else "float32"
 
     def rate_at(self, step: int) -> float:
         return self.rate * 0.5 ** (step // (self.halve_every or self._stage))
@@ -165,7 +171,7 @@ def override(config: Config, assignments: Sequence[str]) -> Config:
     for assignment in assignments:
         key, text = _assignment(assignment)
         if key == "recipe":
-            raise ValueError(f"a recipe is named with --recipe {text}, not as a setting")
+            raise ValueError(f"{assignment} is no setting: where there is a choice, it is --recipe")
         owner, dot, option = key.partition(".")
         if dot and owner == "mixer":
             options = config.learner.options.get("mixer_options", {}) | {option: _value(text)}
@@ -219,7 +225,7 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _unknown(config: Config, key: str, names: list[str]) -> str:
-    settings = ", ".join(name for name in names if name not in ("learner", "benchmark"))
+    settings = ", ".join(name for name in names if name not in ("learner", "benchmark", "recipe"))
     learner = ", ".join(f"learner.{name}" for name in _learner_options(config)) or "learner.OPTION"
     data = ", ".join(f"benchmark.{name}" for name in BENCHMARKS.options(config.benchmark.name))
     return f"no setting {key!r}; there are: {settings}; {learner}; {data}"

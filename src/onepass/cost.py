@@ -14,7 +14,7 @@ from torch import Tensor
 
 from onepass.config import build, override
 from onepass.devices import pick_device
-from onepass.files import write_json
+from onepass.files import check_target, write_json
 from onepass.learner import Learner
 from onepass.plots import growth, in_bytes, save_figure
 from onepass.progress import progress
@@ -62,6 +62,8 @@ def cost(
     """Runs or learners, each fed a stream of its own; a picture of all, and a file if wanted."""
     if not names:
         raise ValueError("cost needs the folder of a run, or the name of a learner")
+    for target in filter(None, (json_file, out)):
+        check_target(target)
     where = pick_device(device)
     facts = environment()
     about = {key: facts[key] for key in ("torch", "threads", "date", "commit")}

@@ -5,6 +5,7 @@ Written as custom operations, so that compiled steps and recordings take them as
 
 # triton comes with torch for CUDA alone
 # pyright: reportPossiblyUnboundVariable=false, reportMissingImports=false, reportIndexIssue=false
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
+from torch.utils.flop_counter import register_flop_formula
 
 from onepass import encoder_kernel as kernel
 from onepass.encoder_kernel import CONSTANT, PIXELS, PROGRAMS, TAPS, WARPS
@@ -201,3 +203,32 @@ def _sizes(x: Tensor, dtype: torch.dtype) -> dict[str, Any]:
 
 def _kinds(weight: Float[Tensor, "C 1 3 3"]) -> dict[str, int]:
     return {"CHANNELS": len(weight), "TAPS": TAPS, "CONSTANT": CONSTANT}
+
+
+@register_flop_formula([torch.ops.onepass.first_layer])
+def _first_operations(x: Any, weight: Any, *others: Any, **more: Any) -> int:
+    """Of the convolution; shapes stand for tensors."""
+    return 2 * x[0] * math.prod(x[2:]) * math.prod(weight)
+
+
+@register_flop_formula([torch.ops.onepass.first_layer_back])
+def _first_operations_back(slope: Any, x: Any, weight: Any, *others: Any, **more: Any) -> int:
+    """Nobody asks for slopes by the image."""
+    return _first_operations(x, weight)
+
+
+@register_flop_formula([torch.ops.onepass.first_and_convolution])
+def _both_operations(
+    x: Any, weight: Any, gamma: Any, beta: Any, second: Any, stride: int, *others: Any, **more: Any
+) -> int:
+    pixels = math.prod((edge - 1) // stride + 1 for edge in x[2:])
+    return _first_operations(x, weight) + 2 * x[0] * pixels * math.prod(second)
+
+
+@register_flop_formula([torch.ops.onepass.first_and_convolution_back])
+def _both_operations_back(
+    slope: Any, x: Any, weight: Any, gamma: Any, second: Any, *others: Any, **more: Any
+) -> int:
+    """The first layer once more and back, the second by its image and its weight."""
+    second_layer = 2 * slope[0] * math.prod(slope[2:]) * math.prod(second)
+    return 2 * _first_operations(x, weight) + 2 * second_layer

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,9 +31,9 @@ def data_dir() -> Path | None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Under a temporary name first, then renamed: readers see the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
@@ -41,7 +42,20 @@ def write_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         raise OSError(f"could not write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def check_target(path: Path) -> None:
+    """Before long work: that its outcome can be written there."""
+    try:
+        if path.is_dir():
+            raise OSError("it is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise OSError(f"could not write {path}: {error.strerror or error}") from error
 
 
 def unfinished(folder: Path) -> list[Path]:

@@ -47,7 +47,8 @@ def own_card(name: str) -> str:
     """Of several processes on a machine each takes the card of its number."""
     beside, cards = _told("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
     if beside == 1:
-        return name
+        # of several machines with one each, which want to know its number all the same
+        return "cuda:0" if launched() > 1 and name == "cuda" else name
     if name != "cuda":
         raise ValueError(f"{name} is one card, and there are {beside} processes: use --device cuda")
     if beside > cards:

@@ -20,9 +20,9 @@ def paper(benchmark: str, learner: str) -> Config:
     So there are no validation classes, rotation has no shift of its labels, and encoders have
     batch-norm.
 
-    onepass train omniglot transformer --tasks 20 --recipe paper precision=bf16
+    onepass train omniglot transformer --tasks 20 --recipe paper
     5 minutes on one H200 (50,000 steps of 4 ms); expect 13 to 14 % meta-test error.
-    onepass train omniglot pn --tasks 20 --recipe paper precision=bf16
+    onepass train omniglot pn --tasks 20 --recipe paper
     3 minutes there (2 ms a step); expect 3.7 %.
     """
     takes = BENCHMARKS.options(benchmark)
@@ -88,7 +88,6 @@ def quickstart(benchmark: str, learner: str) -> Config:
         rate=1e-3,
         halve_every=500,
         guidance_steps=300,
-        checkpoint_every=250,
         evaluation_episodes=256,
     )
 
@@ -96,7 +95,7 @@ def quickstart(benchmark: str, learner: str) -> Config:
 def symbols(benchmark: str, learner: str) -> Config:
     """Learners to ship: any number of classes and examples in any order, asked at any time.
 
-    onepass train symbols sequence --recipe symbols mixer=delta precision=bf16
+    onepass train symbols sequence --recipe symbols mixer=delta
     Tokens are joint and have no positions, so that no stream is too long; 1,024 tied codes.
     """
     wide: dict[str, Any] = {"width": 256, "heads": 4, "block_norm": "layer", "vocabulary": 1_024}

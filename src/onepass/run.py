@@ -209,6 +209,7 @@ def write_result(
         "date": now(),
         "device": device_name(device),
         "torch": torch.__version__,
+        "precision": config.precision_on(device.type),
         "memory_gb": memory_gb,
         "seconds": seconds,
         "episodes_per_s": steps * config.batch / seconds if seconds else 0.0,

@@ -42,12 +42,14 @@ def measure(
     config: Config, device: torch.device, count: int | None, profile: bool
 ) -> dict[str, Any]:
     """Real steps of the phase that lasts; `count` steps a repeat, or as many as take a while."""
+    started = time.perf_counter()
     notes: list[str] = []
     benchmark, learner = build(config)
     check_trainable(config, benchmark, learner)
     if not count_parameters(learner):
         raise ValueError(f"{config.learner.name} has nothing to meta-train")
     flops, bytes_moved = counted(config, benchmark, device, notes)
+    prepared = time.perf_counter() - started
     timed = time_steps(config, benchmark, learner, device, count, profile, notes.append)
     middle = median(timed.each)
     return {
@@ -61,7 +63,7 @@ def measure(
         "repeats": REPEATS,
         "steps": timed.steps,
         "first_step": first_of_last_phase(config),
-        "warm_up_s": timed.warm_up,
+        "warm_up_s": prepared + timed.warm_up,
         "flops_per_step": flops,
         "flops_per_s": flops and flops / middle,
         "least_bytes_per_step": bytes_moved,

@@ -88,11 +88,12 @@ def update(
 ) -> Tensor:
     """Loss, backward, the mean over all processes, and a step of the optimiser."""
     device = drawn[0].train.x.device
+    is_bf16 = config.precision_on(device.type) == "bf16"
     optimiser.zero_grad(set_to_none=True)
     totals = torch.zeros(3, device=device)
     for part, part_stop in parts(*drawn, config.accumulate):
         try:
-            with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+            with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
                 losses = loss(learner, part, part_stop, guided)
             total = losses.loss + config.guidance * losses.guidance if guided else losses.loss
             (total / config.accumulate).backward()
@@ -100,7 +101,7 @@ def update(
             raise ValueError(
                 f"a step of {config.batch} episodes in {config.accumulate} part(s) does not fit on "
                 f"{device}: try accumulate={2 * config.accumulate} learner.norm=group, "
-                "precision=bf16, or a smaller batch"
+                "or a smaller batch"
             ) from error
         totals += torch.stack([value.detach().float() for value in losses]) / config.accumulate
     gradients = [p.grad for p in learner.parameters() if p.grad is not None]

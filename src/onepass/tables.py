@@ -122,7 +122,7 @@ def bench_notes(rows: "list[Row]") -> list[str]:
     notes = [
         f"{row.card}, torch {row.torch}, {row.date[:10]}, commit {commit}, {row.precision}, "
         f"{images}, {row.shots} shots and {row.queries} queries. Medians of {row.repeats} repeats, "
-        "warm-up not in them; steps of the phase that lasts, without guidance.",
+        "warm-up not in them; steps of the last phase.",
         f"Shares are of what this machine reached in this run: {prefixed(row.flops_ceiling)}FLOP/s "
         f"in a {'bf16' if on_card else 'float32'} product, {prefixed(row.bytes_ceiling)}B/s in a "
         "copy. FLOP are those of the products, convolutions and attention of a plain step, without "

@@ -26,6 +26,8 @@ from onepass.run import Run, load_weights, opened, save_weights, write_result
 from onepass.signals import Interrupted, caught_signals, leave
 from onepass.step import plain_steps
 
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
     """Meta-train, evaluate, write the result; goes on where an earlier call left off.
@@ -104,6 +106,8 @@ def lost(path: Path) -> Iterator[None]:
         yield
     except ConnectionError as error:
         again = f"the same command goes on from the last checkpoint in {path}"
+        if not Run(path).checkpoints():
+            again = f"{path} has no checkpoint yet, so that the same command begins anew"
         raise ConnectionError(f"{error}; {again}") from error
 
 
@@ -127,6 +131,7 @@ def meta_train(
         contextlib.closing(steps(config, done, benchmark, learner, optimiser, tell)) as coming,
     ):
         earlier, started = seconds_so_far(run), time.monotonic()
+        saved = started
         learner.train()
         pending: list[Tensor] = []
 
@@ -148,9 +153,10 @@ def meta_train(
                 started += time.monotonic() - paused
             # looked at once: a signal that comes later is for the next step
             stopping = ranks.agreed(caught)
-            if stopping or due(after, config.checkpoint_every, config.steps):
+            if stopping or checkpoint_due(config, after, saved):
                 write_pending(after)
                 save_checkpoint(run, after, learner, optimiser)
+                saved = time.monotonic()
             leave(stopping, f"after step {after}, saved in {run.path}")
     return peak_gb(next(learner.parameters()).device) if done < config.steps else None
 
@@ -210,6 +216,13 @@ def check_trainable(config: Config, benchmark: Benchmark, learner: Learner) -> N
 
 def due(step: int, every: int, steps: int) -> bool:
     return step % every == 0 or step == steps
+
+
+def checkpoint_due(config: Config, step: int, saved: float) -> bool:
+    """By steps, or by the time since one was saved: a fast run need not write all the time."""
+    if config.checkpoint_every is not None:
+        return due(step, config.checkpoint_every, config.steps)
+    return step == config.steps or time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS
 
 
 def write_line(

@@ -9,7 +9,8 @@ scale s2.
 """
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +19,13 @@ from torch import Tensor, nn
 
 from onepass.encoders import Encoder, Norm, make_embedder
 from onepass.learner import Learner
+from onepass.learners.inner import call_again
 from onepass.learners.prototype import UNSEEN, emptied, widened
 from onepass.registry import LEARNERS, Positive, PositiveReal
 from onepass.targets import Classes
 
 MOST_NUMBERS = 2**24  # of an episode, at once
+KEPT_NUMBERS = 2**20  # likewise, where they would be kept for the way back
 SERIES_FROM = 100.0  # where the next term of the series is below 1e-12
 Density = Literal["student", "published", "map"]
 
@@ -70,16 +73,22 @@ class GeMCL(Learner):
             return Moments(total, state.mean + gap * share, state.spread + spread + between)
 
     def predict(self, state, z):
-        # every query beside every class: a few queries at a time where that is much
-        few = max(1, MOST_NUMBERS // state.mean[0].numel())
+        # every query beside every class: compiled it is one pass that writes none of it, otherwise
+        # it is a few queries at a time, and made again on the way back
+        is_melted = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+        most, call = (MOST_NUMBERS, _call) if is_melted else (KEPT_NUMBERS, call_again)
+        few = max(1, most // state.mean[0].numel())
         with torch.autocast(z.device.type, enabled=False):
             z = z.to(state.mean.dtype)
-            nll = torch.cat([self._nll(state, part) for part in z.split(few, 1)], 1)
+            prior = self.alpha, self.beta
+            nll = torch.cat([call(self._nll, state, prior, part) for part in z.split(few, 1)], 1)
         return torch.where(state.count[:, None] > 0, -nll, UNSEEN)
 
-    def _nll(self, state: Moments, z: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q V"]:
-        alpha = (self.alpha + state.count / 2)[:, None, :, None]
-        beta = (self.beta + state.spread / 2)[:, None]
+    def _nll(
+        self, state: Moments, prior: tuple[Tensor, Tensor], z: Float[Tensor, "B Q D"]
+    ) -> Float[Tensor, "B Q V"]:
+        alpha = (prior[0] + state.count / 2)[:, None, :, None]
+        beta = (prior[1] + state.spread / 2)[:, None]
         squared = (z[:, :, None] - state.mean[:, None]).square()
         if self.density == "map":
             variance = beta / (alpha - 0.5)
@@ -92,6 +101,10 @@ class GeMCL(Learner):
         # the constant differs between classes that were seen more or less often
         constant = 0.5 * (2 * math.pi * alpha).log() - log_gamma_ratio(alpha)
         return (tail + 0.5 * variance.log() + constant).sum(-1)
+
+
+def _call(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    return function(*arguments)
 
 
 def log_gamma_ratio(a: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

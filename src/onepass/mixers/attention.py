@@ -12,6 +12,8 @@ from onepass.mixers.attention_ops import attend, fits
 from onepass.mixers.base import Asked, Mixed, Mixer, guided_heads
 from onepass.registry import MIXERS
 
+MANY_PAIRS = 20_000  # of a query and what it reads, from which on a CPU is faster without a mask
+
 
 class KeysValues(NamedTuple):
     keys: Float[Tensor, "B H T K"]
@@ -101,7 +103,7 @@ class Attention(Mixer):
             return attend(q, k, v, stop, length, chunk)[0], q.new_zeros(())
         place = torch.arange(length, device=q.device)
         seen = None if stop is None else place < stop[..., None]
-        if own is None and q.dtype.itemsize > 2:
+        if own is None and q.dtype.itemsize > 2 and (q.is_cuda or asked * length < MANY_PAIRS):
             # the kernels of the library keep no weights; the price is that they look at all
             # queries, and that in short numbers their slopes are noise where attention is sharp
             mask = _visible(asked, length, chunk, seen, q.device)
