@@ -382,7 +382,7 @@ def test_a_table_that_was_stopped_anywhere_comes_out_the_same(command, tmp_path)
         (["table1", "--stand-in", "kana"], "--stand-in kana: no such images; there are: casia"),
         (["table1", "--stand-in", "sine"], "--stand-in sine: no such images; there are: casia"),
         (["table1", "--only", "sine"], "--only sine: there is no such row"),
-        (["table2", "--only", "sine", "stepps=1"], "no setting 'stepps'; there are: recipe"),
+        (["table2", "--only", "sine", "stepps=1"], "no setting 'stepps'; there are: seed"),
         (["table1", "--seeds", "0"], "'--seeds'"),
         (["table1", "seed=3"], "seed=3: a table has the seeds from 0 on, as many as --seeds says"),
         (

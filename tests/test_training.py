@@ -99,7 +99,7 @@ def test_checkpoints_come_by_the_clock_unless_steps_are_named(tiny, tmp_path, mo
     config = tiny(checkpoint_every=None, steps=6)
     train(config, tmp_path / "soon", "cpu", SILENT)
     assert [path.stem for path in Run(tmp_path / "soon").checkpoints()] == ["step-00000006"]
-    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr("onepass.checkpoint.SECONDS_BETWEEN", 0.0)
     with monkeypatch.context() as patched:
         crash_after(patched, 4)
         with pytest.raises(Crash):

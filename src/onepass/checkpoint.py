@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,13 +10,14 @@ import torch
 from torch import Tensor
 
 from onepass import ranks
-from onepass.config import to_json
+from onepass.config import Config, to_json
 from onepass.files import write_bytes
 from onepass.learner import Learner
 from onepass.run import Run, cut_metrics
 from onepass.sealed import sealed, unsealed
 
 KEPT = 2
+SECONDS_BETWEEN = 60.0
 
 
 def save_checkpoint(
@@ -41,6 +43,15 @@ def _tensors(learner: Learner, optimiser: torch.optim.Optimizer) -> dict[str, Te
         for key, value in optimiser.state.get(parameter, {}).items():
             tensors[f"optimiser/{key}/{name}"] = value
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def checkpoint_due(config: Config, step: int, saved: float) -> bool:
+    """By steps, or by the time since one was saved: a fast run need not write all the time."""
+    if step == config.steps:
+        return True
+    if config.checkpoint_every is not None:
+        return step % config.checkpoint_every == 0
+    return time.monotonic() - saved > SECONDS_BETWEEN
 
 
 def diverged(run: Run, what: str, step: int, hint: str = "") -> str:

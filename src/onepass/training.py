@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from onepass import ranks
 from onepass.benchmarks.base import Benchmark
-from onepass.checkpoint import diverged, resume, save_checkpoint, share_state
+from onepass.checkpoint import checkpoint_due, diverged, resume, save_checkpoint, share_state
 from onepass.config import Config, build, resolved
 from onepass.devices import peak_gb, pick_device
 from onepass.episodes import Split
@@ -25,8 +25,6 @@ from onepass.progress import Show, progress
 from onepass.run import Run, load_weights, opened, save_weights, write_result
 from onepass.signals import Interrupted, caught_signals, leave
 from onepass.step import plain_steps
-
-SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 
 def train(config: Config, path: Path, device: str = "auto", tell: Tell = print) -> Learner:
@@ -216,13 +214,6 @@ def check_trainable(config: Config, benchmark: Benchmark, learner: Learner) -> N
 
 def due(step: int, every: int, steps: int) -> bool:
     return step % every == 0 or step == steps
-
-
-def checkpoint_due(config: Config, step: int, saved: float) -> bool:
-    """By steps, or by the time since one was saved: a fast run need not write all the time."""
-    if config.checkpoint_every is not None:
-        return due(step, config.checkpoint_every, config.steps)
-    return step == config.steps or time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS
 
 
 def write_line(
