@@ -51,7 +51,8 @@ def checkpoint_due(config: Config, step: int, saved: float) -> bool:
         return True
     if config.checkpoint_every is not None:
         return step % config.checkpoint_every == 0
-    return time.monotonic() - saved > SECONDS_BETWEEN
+    # together with a line of the log, which would otherwise be cut in two by the clock
+    return step % config.log_every == 0 and time.monotonic() - saved > SECONDS_BETWEEN
 
 
 def diverged(run: Run, what: str, step: int, hint: str = "") -> str:
