@@ -75,7 +75,13 @@ def test_the_ledger_has_costs_and_what_runs_lose(tmp_path):
 
 def timed(gb, speed, date, device="cuda"):
     """A row of `onepass bench --json`."""
-    names = {"learner": "transformer_s", "tasks": 20, "device": device, "failed": None}
+    names = {
+        "learner": "transformer_s",
+        "tasks": 20,
+        "device": device,
+        "failed": None,
+        "settings": [],
+    }
     return names | {"peak_gb": gb, "episodes_per_s": speed, "date": date}
 
 

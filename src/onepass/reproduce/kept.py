@@ -94,7 +94,8 @@ def read_bench(folder: Path) -> dict[tuple[str, int], BenchRow]:
         for row in json.loads(path.read_text()):
             key = row["learner"], row["tasks"]
             is_newest = key not in found or row["date"] >= found[key]["date"]
-            if row["device"] == "cuda" and not row["failed"] and is_newest:
+            is_usual = row["device"] == "cuda" and not row["failed"] and not row["settings"]
+            if is_usual and is_newest:
                 found[key] = row
     return found
 
