@@ -166,6 +166,7 @@ def taken(config, steps, mode, said, ends=()):
         ("transformer", "compiled"),
         ("linear_transformer", "compiled"),
         ("performer", "compiled"),
+        ("anml", "compiled"),
     ],
 )
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -175,7 +176,7 @@ def test_a_captured_step_is_the_plain_step(name, mode, precision, tiny):
     Rounding grows with the steps: on a CPU, float32 and bf16 go ways whose lengths are within 3 %
     and whose cosines are 0.98, 0.93 and 0.81.
     """
-    options = SMALL | {"dropout": 0.0}
+    options = OTHERS.get(name, SMALL | {"dropout": 0.0})
     config = tiny(
         benchmark=Component("glyphs"),
         learner=Component(name, options),

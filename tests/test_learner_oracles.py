@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from onepass.benchmarks.base import draw
 from onepass.episodes import Episodes, EpisodeSpec, Examples
 from onepass.learner import encode_episodes, probe
-from onepass.learners import gemcl
+from onepass.learners import anml, gemcl
 from onepass.learners.gemcl import Moments
 from onepass.mixers.base import Mixer
 from onepass.mixers.features import Elu, Favor, orthogonal_gaussian
@@ -179,6 +179,15 @@ def test_what_gemcl_makes_again_on_the_way_back_has_the_same_slopes(monkeypatch)
         found.append([answers, *torch.autograd.grad(answers.sin().sum(), wanted)])
     for other in found[:2]:
         assert_close(other, found[2], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("edges", [(8, 8), (7, 5), (1, 1), (2, 3)], ids=str)
+def test_patches_sent_back_place_by_place_are_those_of_fold(stride, edges):
+    maps = torch.randn(2, 3, 4, *edges).double()
+    sent = torch.randn_like(anml.patches(maps, stride))
+    expected = anml.folded(sent, maps.shape, stride)
+    assert_close(anml.folded_by_places(sent, maps.shape, stride), expected)
 
 
 def test_gemcl_with_no_spread_and_with_classes_never_seen():

@@ -10,9 +10,9 @@ captured run draws the same episodes and the same dropout as a plain one.
 
 import re
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch._dynamo.exc
@@ -29,6 +29,7 @@ from onepass.objectives import MetaLoss, meta_loss
 from onepass.seeds import derive
 from onepass.step import Drawn, draw_step, drawn_steps, set_step, update
 
+T = TypeVar("T")
 Tell = Callable[[str], None]
 Phase = Generator[Tensor, int, None]
 """Sent the number of a step, it takes that step and yields the losses."""
@@ -47,8 +48,10 @@ def captured_steps(
     device = next(learner.parameters()).device
     rng, resident = torch.Generator(device), benchmark.on_device(device)
     examples = config.batch * config.tasks * (config.shots + config.queries)
-    loss = compiled_loss(tell, examples) if compiled and HAS_KERNEL else meta_loss
     tell, places = once(tell), {}
+    is_compiled = compiled and HAS_KERNEL
+    loss = compiled_loss(tell, examples) if is_compiled else meta_loss
+    bodies = learner.loop_bodies if is_compiled else ()
     current, phase = None, None
 
     def begin(step: int) -> None:
@@ -62,7 +65,10 @@ def captured_steps(
             drawn = places[config.objective_at(step)]
         return update(config, config.guided(step), drawn, learner, optimiser, loss)
 
-    with closing(drawn_steps(config, first, benchmark, learner.target, device)) as coming:
+    with (
+        melted_methods(learner, bodies, tell),
+        closing(drawn_steps(config, first, benchmark, learner.target, device)) as coming,
+    ):
         for step in range(first, config.steps):
             objective, guided = config.objective_at(step), config.guided(step)
             if not resident:
@@ -180,7 +186,7 @@ def _set_waiting(mode: int | str) -> None:
 
 
 def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
-    """`meta_loss` with its small kernels melted together; as it is where that does not work."""
+    """`meta_loss`, there and back."""
     # of a convolution, batch-norm and ReLU in a row, one large tensor is kept for the way back
     # instead of two where there are many, and one more pass makes the other
     torch._functorch.config.ban_recompute_materialized_backward = examples <= MANY
@@ -188,15 +194,32 @@ def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
     torch._functorch.config.force_non_lazy_backward_lowering = True
     # seen in torch 2.11: of what this cache gives back, views of inputs lead to freed memory
     torch._functorch.config.enable_autograd_cache = False
+    return melted(meta_loss, tell)
+
+
+@contextmanager
+def melted_methods(learner: Learner, names: Sequence[str], tell: Tell) -> Iterator[None]:
+    """Bodies of loops that are too long to be compiled whole."""
+    for name in names:
+        setattr(learner, name, melted(getattr(learner, name), tell))
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(learner, name)
+
+
+def melted(function: Callable[..., T], tell: Tell) -> Callable[..., T]:
+    """With its small kernels melted together; as it is where that does not work."""
     # expressions of so many operations, not 30, are computed where they are read and not stored:
     # on the way back, what queries of linear attention send to keys and values
     with unadvised():
         compiled = torch.compile(
-            meta_loss, dynamic=False, options={"realize_opcount_threshold": 100}
+            function, dynamic=False, options={"realize_opcount_threshold": 100}
         )
     failed = False
 
-    def loss(*arguments: Any) -> MetaLoss:
+    def call(*arguments: Any) -> T:
         nonlocal failed
         if not failed:
             try:
@@ -205,9 +228,9 @@ def compiled_loss(tell: Tell, examples: int) -> Callable[..., MetaLoss]:
             except torch._dynamo.exc.TorchDynamoException as error:
                 failed = True
                 tell(f"steps are not compiled, since that fails here: {first_line(error)}")
-        return meta_loss(*arguments)
+        return function(*arguments)
 
-    return loss
+    return call
 
 
 @contextmanager

@@ -39,6 +39,8 @@ class Learner(nn.Module, ABC):
     target: Target
     encoder: nn.Module
     tokens_per_example: int = 1
+    # methods that a compiled step compiles on their own: what a loop does again and again
+    loop_bodies: tuple[str, ...] = ()
 
     def encode(self, x: Tensor) -> State:
         """What the verbs need of each x, one example at a time: [B, N, *X] -> [B, N, ...]."""

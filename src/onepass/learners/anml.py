@@ -30,6 +30,8 @@ Maps = Float[Tensor, "B C N H W"]
 
 
 class ANML(Learner):
+    loop_bodies = ("_step",)
+
     def __init__(
         self, gate: Encoder, body: Encoder, target: Target, inner_rate: float, segment: int
     ):
@@ -52,7 +54,7 @@ class ANML(Learner):
             for layer in layers
         )
 
-    # unrolled over the stream, it would be compiled for minutes
+    # unrolled over the stream, it would be compiled for minutes; its step is, on its own
     @torch.compiler.disable
     def observe(self, state, z, y):
         # many small steps: in full precision also under autocast
@@ -145,6 +147,8 @@ class _Folded(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, columns: Tensor, shape: torch.Size, stride: int) -> Tensor:
         ctx.stride = stride
+        if torch.compiler.is_compiling():
+            return folded_by_places(columns, shape, stride)
         each = rearrange(columns, "b c (n p) -> (b n) c p", n=shape[2])
         maps = F.fold(each, shape[3:], 3, padding=1, stride=stride)
         return rearrange(maps, "(b n) c h w -> b c n h w", n=shape[2])
@@ -152,6 +156,28 @@ class _Folded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return patches(gradient, ctx.stride), None, None
+
+
+def folded_by_places(
+    columns: Float[Tensor, "B C9 P"], shape: torch.Size, stride: int
+) -> Float[Tensor, "B C N H W"]:
+    """`fold` as the sum over the 9 places of a patch, each a map of its own.
+
+    torch's own is compiled to additions in any order, so that no two runs would be the same.
+    """
+    height, width = shape[3:]
+    total = columns.new_zeros(())
+    rows = math.ceil(height / stride)
+    named = dict(i=3, j=3, n=shape[2], h=rows)
+    places = rearrange(columns, "b (c i j) (n h w) -> i j b c n h w", **named)
+    for i, row in enumerate(places.unbind()):
+        for j, sent in enumerate(row.unbind()):
+            # zeros between what is `stride` apart
+            sent = F.pad(sent[..., None], (0, stride - 1)).flatten(-2)
+            sent = F.pad(sent[..., None, :], (0, 0, 0, stride - 1)).flatten(-3, -2)
+            below, beside = height + 2 - i - sent.shape[-2], width + 2 - j - sent.shape[-1]
+            total = total + F.pad(sent, (j, beside, i, below))
+    return total[..., 1:-1, 1:-1]
 
 
 @LEARNERS.add("anml")
