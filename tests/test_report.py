@@ -17,7 +17,7 @@ from onepass.learner import encode_episodes, probe
 from onepass.plots import in_bytes
 from onepass.report import examples
 from onepass.report.entries import expanded, labels, read_entry
-from onepass.report.methods import Method, methods
+from onepass.report.methods import Method, compared, methods
 from onepass.report.page import render, report
 from onepass.run import load_run
 from onepass.seeds import generator
@@ -286,6 +286,25 @@ def test_seeds_are_summed_up_and_methods_compared_on_the_same_episodes(tiny, tmp
     assert "methods" not in page_of(paths[0]).ids()
 
 
+def test_all_are_held_against_the_transformer_that_most_can_be_held_against(tiny, tmp_path):
+    learner = {"benchmark": Component("glyphs"), "evaluation_episodes": 2}
+    lone = tiny(**learner, learner=Component("transformer"), seed=7)
+    poor, good = (tiny(**learner, learner=Component("transformer", {"layers": n})) for n in (1, 2))
+    folders = {name: tmp_path / name for name in ("lone", "poor", "good")}
+    for folder in folders.values():
+        folder.mkdir()
+    paths = [
+        kept(folders["lone"], lone, [0.0, 0.0]),
+        kept(folders["poor"], poor, [0.3, 0.5]),
+        kept(folders["good"], good, [0.2, 0.2]),
+        kept(tmp_path, tiny(**learner, learner=Component("pn")), [0.1, 0.3]),
+    ]
+    found = methods([read_entry(path) for path in paths])
+    (table,) = compared({"a question": found}).values()
+    assert table.reference is found[2]
+    assert [gap is not None for _, gap in table.lines] == [False, True, True, True]
+
+
 def test_a_run_that_was_given_twice_is_not_two_seeds(tiny, tmp_path):
     (tmp_path / "again").mkdir()
     config = tiny(evaluation_episodes=2)
@@ -366,6 +385,13 @@ def test_a_folder_of_runs_is_all_of_them(runs, tmp_path):
     shutil.copytree(runs["sine"], tmp_path / "one")
     (tmp_path / "one.log").write_text("it was said")
     assert expanded(sorted(tmp_path.iterdir())) == [tmp_path / "one"]
+    # a folder of result files, and what lies beside them
+    files = tmp_path / "files"
+    files.mkdir()
+    for name in ("a.json", "a.forgetting.json", "b.elsewhere.json", "b.json", "reasons.toml"):
+        (files / name).write_text("{}")
+    assert expanded([files]) == [files / "a.json", files / "b.json"]
+    assert expanded([files / "a.json", files / "a.forgetting.json"]) == [files / "a.json"]
     (tmp_path / "empty").mkdir()
     assert expanded([tmp_path / "empty", tmp_path / "other.log"]) == [
         tmp_path / "empty",

@@ -85,10 +85,16 @@ def compared(questions: dict[str, list[Method]]) -> dict[str, Compared]:
         if sum(len(method.entries) for method in scored) < 2:
             continue
         named = [method for method in scored if method.first.config.learner.name == REFERENCE]
-        reference = (named or scored)[0]
+        reference = max(named or scored, key=lambda method: _as_reference(method, scored))
         lines = [(method, paired(_whole(method), _whole(reference))) for method in scored]
         tables[question] = Compared(reference, lines)
     return tables
+
+
+def _as_reference(method: Method, others: Sequence[Method]) -> tuple[int, float]:
+    """How many it can be held against; among equals, the best."""
+    shared = [other for other in others if paired(_whole(other), _whole(method))]
+    return len(shared), -method.score.mean if method.score else 0.0
 
 
 def _whole(method: Method) -> list[Result]:
