@@ -170,7 +170,8 @@ def test_what_gemcl_makes_again_on_the_way_back_has_the_same_slopes(monkeypatch)
     z, queries = torch.randn(2, 9, 6).double(), torch.randn(2, 5, 6).double()
     y = torch.arange(9).remainder(3).expand(2, 9)
     found = []
-    for call, most in ((gemcl.call_again, 2**20), (gemcl.call_again, 18), (gemcl._call, 2**20)):
+    again = gemcl.call_again
+    for call, most in ((again, 2**20), (again, 18), (lambda f, *given: f(*given), 2**20)):
         monkeypatch.setattr(gemcl, "call_again", call)
         monkeypatch.setattr(gemcl, "KEPT_NUMBERS", most)
         given = z.clone().requires_grad_(), queries.clone().requires_grad_()

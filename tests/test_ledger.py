@@ -129,11 +129,11 @@ def test_what_is_changed_stands_beside_the_same_question_without_it():
         next(row for row in rows_of("table2", instead) if (row.column, row.name) == asked)
         for asked in (("casia", "transformer"), ("rotation", "transformer"))
     )
-    shifted = replace(rotated, config=override(rotated.config, ["learner.dropout=0.25"]))
+    changed = replace(rotated, config=override(rotated.config, ["learner.dropout=0.25"]))
     results = {
         "plain.json": made(plain, 0, [0.02]),
         "rotated.json": made(rotated, 0, [0.03]),
-        "shifted.json": made(shifted, 0, [0.05]),
+        "changed.json": made(changed, 0, [0.05]),
     }
     (line,) = [text for text in ledger(results, {}).splitlines() if "dropout=0.25" in text]
     # what takes the place of CASIA is said here too

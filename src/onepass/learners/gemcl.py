@@ -9,8 +9,8 @@ scale s2.
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -76,12 +76,13 @@ class GeMCL(Learner):
         # every query beside every class: compiled it is one pass that writes none of it, otherwise
         # it is a few queries at a time, and made again on the way back
         is_melted = torch.compiler.is_compiling() or not torch.is_grad_enabled()
-        most, call = (MOST_NUMBERS, _call) if is_melted else (KEPT_NUMBERS, call_again)
+        most = MOST_NUMBERS if is_melted else KEPT_NUMBERS
         few = max(1, most // state.mean[0].numel())
+        nll_of = self._nll if is_melted else partial(call_again, self._nll)
         with torch.autocast(z.device.type, enabled=False):
             z = z.to(state.mean.dtype)
             prior = self.alpha, self.beta
-            nll = torch.cat([call(self._nll, state, prior, part) for part in z.split(few, 1)], 1)
+            nll = torch.cat([nll_of(state, prior, part) for part in z.split(few, 1)], 1)
         return torch.where(state.count[:, None] > 0, -nll, UNSEEN)
 
     def _nll(
@@ -101,10 +102,6 @@ class GeMCL(Learner):
         # the constant differs between classes that were seen more or less often
         constant = 0.5 * (2 * math.pi * alpha).log() - log_gamma_ratio(alpha)
         return (tail + 0.5 * variance.log() + constant).sum(-1)
-
-
-def _call(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    return function(*arguments)
 
 
 def log_gamma_ratio(a: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -12,13 +12,12 @@ from pydantic.dataclasses import dataclass as validated
 from onepass.config import Config, first_problem, from_json, to_json
 from onepass.describe import asks_for_classes, describe
 from onepass.forgetting import Forgetting
-from onepass.reproduce.kept import ELSEWHERE, FORGETTING
+from onepass.reproduce.kept import BESIDE, result_files
 from onepass.run import Run
 
 LENIENT = ConfigDict(extra="ignore")
 T = TypeVar("T")
 LONGEST_LABEL = 48
-BESIDE = (FORGETTING, ELSEWHERE)
 # settings that change nothing that a run comes to
 PROCEDURE = ("log_every", "checkpoint_every", "evaluate_every", "evaluation_batch")
 
@@ -97,9 +96,7 @@ def expanded(paths: Sequence[Path]) -> list[Path]:
         if path.name.endswith(BESIDE) or (path.suffix == ".log" and path.with_suffix("").is_dir()):
             continue
         below = sorted(path.iterdir()) if path.is_dir() and not _is_run(path) else []
-        files = [
-            each for each in below if each.suffix == ".json" and not each.name.endswith(BESIDE)
-        ]
+        files = result_files(path) if below else []
         found += [each for each in below if _is_run(each)] or files or [path]
     return found
 

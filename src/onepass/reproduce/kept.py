@@ -21,7 +21,7 @@ NEEDED = ("benchmark", "learner", "tasks", "shots", "queries", "recipe", "seed",
 NEEDED += ("meta_test", "meta_train", "parameters", "command", "commit", "date", "device")
 STAND_IN = "kanji"  # for the data that few people hold
 # ends of the names of what lies beside a result: what the run loses, how it does on other data
-FORGETTING, ELSEWHERE = ".forgetting.json", ".elsewhere.json"
+FORGETTING, ELSEWHERE = BESIDE = ".forgetting.json", ".elsewhere.json"
 
 
 def keep_run(path: Path, results: Path) -> None:
@@ -46,9 +46,7 @@ def read_results(folder: Path) -> dict[str, Result]:
     if not folder.is_dir():
         raise ValueError(f"there is no folder {folder} with results")
     found = {}
-    for path in sorted(folder.glob("*.json")):
-        if path.name.endswith((FORGETTING, ELSEWHERE)):
-            continue
+    for path in result_files(folder):
         try:
             found[path.name] = json.loads(path.read_text())
             recorded(found[path.name])
@@ -57,6 +55,11 @@ def read_results(folder: Path) -> dict[str, Result]:
         if absent := [key for key in NEEDED if key not in found[path.name]]:
             raise ValueError(f"{path} is no result of a run: it lacks {', '.join(absent)}")
     return found
+
+
+def result_files(folder: Path) -> list[Path]:
+    """In order, without what lies beside them."""
+    return [path for path in sorted(folder.glob("*.json")) if not path.name.endswith(BESIDE)]
 
 
 def read_forgetting(folder: Path, results: Collection[str]) -> dict[str, Forgotten]:
