@@ -1,5 +1,6 @@
 """The speed of meta-training: what a row says, and what it is measured on."""
 
+import gc
 import json
 from dataclasses import asdict, fields, replace
 
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from onepass import bench
 from onepass.bench import PUBLISHED, STAND_IN, Row, plan, stand_in
 from onepass.benchmarks.sine import Sine
-from onepass.config import Component, Config
+from onepass.config import Component, Config, build
 from onepass.episodes import EpisodeSpec
 from onepass.learner import Learner
 from onepass.options import names_and_settings, whole_numbers
@@ -140,6 +141,22 @@ def test_operations_and_bytes_of_a_step_by_hand():
     kept = 4 * (24 * 50 + 24 * 50)
     weights = 4 * (50 * 50 + 50)
     assert moved == 2 * (4 * weights + kept)
+
+
+def test_what_was_counted_is_not_in_the_peak_of_what_is_timed(tiny):
+    """The last layer has results that the way back never asks for."""
+    small = {"width": 16, "layers": 2, "heads": 2}
+    config = tiny(learner=Component("linear_transformer", small), objective="final")
+    benchmark, _ = build(config)
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(type(thing) is torch.Tensor for thing in gc.get_objects())
+
+    counted(config, benchmark, CPU, [])  # what is made once for good
+    before = tensors()
+    counted(config, benchmark, CPU, [])
+    assert tensors() == before
 
 
 def test_the_first_layer_counts_as_the_convolutions_that_it_is():

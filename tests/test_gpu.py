@@ -183,7 +183,8 @@ def test_a_captured_step_is_the_plain_step(name, mode, precision, tiny):
         precision=precision,
         steps=200,
         guidance_steps=120,
-        objective="midstream",
+        # an inner loop that stops wherever its queries stand is not one that can be recorded
+        objective="final" if name == "anml" else "midstream",
         objective_steps=60,
     )
     said: list[str] = []

@@ -154,7 +154,8 @@ def count_step(config: Config, benchmark: Benchmark, device: torch.device) -> tu
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        # not itself: a result that its own operation keeps would hold itself forever
+        return tensor.detach()
 
     optimiser, first = make_optimiser(config, slow, device), first_of_last_phase(config)
     with (
