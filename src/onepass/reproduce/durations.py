@@ -20,11 +20,11 @@ from onepass.sweep import Job
 CARD = {
     "pn": {20: 2.2},
     "gemcl": {20: 2.4},
-    "transformer": {20: 3.4, 100: 16.8},
-    "linear_transformer": {20: 7.4, 100: 42.4},
-    "performer": {20: 6.3},
-    "oml": {20: 4.6, 100: 41.0},
-    "anml": {20: 126.0},
+    "transformer": {20: 3.5, 100: 16.7},
+    "linear_transformer": {20: 7.3, 100: 40.2},
+    "performer": {20: 6.4},
+    "oml": {20: 4.7, 100: 41.2},
+    "anml": {20: 96.0},
 }
 ENOUGH_STEPS = 100  # for some of each phase to be timed
 OFFLINE_UPDATES = 20
