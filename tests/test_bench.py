@@ -18,7 +18,7 @@ from onepass.episodes import EpisodeSpec
 from onepass.learner import Learner
 from onepass.options import names_and_settings, whole_numbers
 from onepass.speed import counted, first_of_last_phase, measure
-from onepass.tables import prefixed, print_bench, print_table
+from onepass.tables import digits, prefixed, print_bench, print_table
 from onepass.targets import Vector
 from onepass.timing import ceilings
 
@@ -91,6 +91,17 @@ def test_only_the_same_work_is_compared():
     assert published("layers=2") is None
     assert published("batch=8") is None
     assert published(tasks=(30,)) is None
+
+
+def test_what_cannot_be_measured_is_said_before_anything_is(command):
+    for asked, why in (
+        (["tasks=7"], "tasks=7: how many tasks a row has is said by --tasks"),
+        (["--steps", "9999"], "9999 step(s) a repeat are too many where steps=50000, of which"),
+    ):
+        said = command("bench", "pn", *asked, "--json", "rows.json")
+        assert said.returncode == 2
+        assert said.stderr.startswith(f"onepass: {why}"), said.stderr
+    assert (digits(4_511.84), digits(9.96), digits(0.0389)) == ("4,511.8", "9.96", "0.0389")
 
 
 def test_the_stand_in_has_the_shape_of_omniglot():

@@ -114,6 +114,15 @@ def test_targets_that_are_numbers_will_do(tiny, tmp_path):
         fresh_or_trained(str(tmp_path / "run"), ["width=3"])
 
 
+def test_pictures_are_what_their_names_say_and_folders_hide_no_learner(tmp_path, command):
+    (tmp_path / "pn").mkdir()
+    asked = ["cost", "pn", "encoder=cnn_small", "--lengths", "1", "--device", "cpu", "--out"]
+    assert command(*asked, "cost.svg").returncode == 0
+    assert "<svg" in (tmp_path / "cost.svg").read_text()
+    said = command(*asked, "cost.xyz").stderr
+    assert said == "onepass: cost.xyz: a picture's name ends in .png, .pdf, .svg\n"
+
+
 def test_runs_and_names_end_in_one_table_one_file_and_one_picture(tiny, tmp_path, command):
     config = tiny(benchmark=Component("glyphs"), learner=Component("pn", {"encoder": "cnn_small"}))
     train(config, tmp_path / "run", "cpu", lambda line: None)

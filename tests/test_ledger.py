@@ -73,6 +73,24 @@ def test_the_ledger_has_costs_and_what_runs_lose(tmp_path):
         keep_run(tmp_path / "runs" / "small", tmp_path / "results")
 
 
+def test_a_seed_counts_once_and_another_schedule_is_another_line():
+    row = row_of("scaling", "sine", "transformer_s")
+    short = replace(row, config=replace(row.config, steps=10_000))
+    begun = replace(row, config=replace(short.config, halve_every=10_000, guidance_steps=10_000))
+    results = {
+        "a.json": made(short, 0, [0.1]),
+        "b.json": made(short, 0, [0.3], date="2026-01-01T03:04:05+00:00"),
+        "c.json": made(short, 1, [0.2]),
+        "d.json": made(begun, 2, [0.9]),
+    }
+    lines = [line for line in ledger(results, {}).splitlines() if "| 10,000 |" in line]
+    start = "| sine | 100 | transformer_s | 10,000 |"
+    whole, beginning = (line for line in lines if line.startswith(start))
+    # of seed 0, the newer run
+    assert whole.startswith(f"{start} all stages | 2 | 0.1500 +- 0.0707 |")
+    assert beginning.startswith(f"{start} the beginning | 1 | 0.9000 +- 0.0100 |")
+
+
 def timed(gb, speed, date, device="cuda"):
     """A row of `onepass bench --json`."""
     names = {

@@ -288,7 +288,7 @@ def test_seeds_are_summed_up_and_methods_compared_on_the_same_episodes(tiny, tmp
 
 def test_all_are_held_against_the_transformer_that_most_can_be_held_against(tiny, tmp_path):
     learner = {"benchmark": Component("glyphs"), "evaluation_episodes": 2}
-    lone = tiny(**learner, learner=Component("transformer"), seed=7)
+    lone = tiny(**learner, learner=Component("transformer", {"layers": 3}), seed=7)
     poor, good = (tiny(**learner, learner=Component("transformer", {"layers": n})) for n in (1, 2))
     folders = {name: tmp_path / name for name in ("lone", "poor", "good")}
     for folder in folders.values():
@@ -313,6 +313,33 @@ def test_a_run_that_was_given_twice_is_not_two_seeds(tiny, tmp_path):
     ]
     other = read_entry(kept(tmp_path, replace(config, seed=1), [0.1, 0.2]))
     assert [len(method.entries) for method in methods([*twice, other])] == [2, 1]
+
+
+def test_what_is_said_in_another_way_is_the_same_method(tiny, tmp_path):
+    config = tiny(benchmark=Component("omniglot"), evaluation_episodes=2, precision="bf16")
+    card = {"device": "NVIDIA H200"}
+    paths = [kept(tmp_path, config, [0.1, 0.3], **card)]
+    usual = replace(config, precision="auto", seed=1)
+    paths.append(kept(tmp_path, usual, [0.2, 0.4], **card))
+    paths.append(kept(tmp_path, replace(config, seed=2), [0.3, 0.5], **card))
+    old = json.loads(paths[2].read_text())
+    # a share of the classes, and an option that is gone
+    old["config"]["benchmark"]["options"] = {"validation": 0.0}
+    old["config"]["learner"]["options"]["gone"] = 3
+    paths[2].write_text(json.dumps(old))
+    (method,) = methods([read_entry(path) for path in paths])
+    assert method.label == "transformer"
+    assert method.score is not None
+    assert method.score.mean == pytest.approx(30.0)
+    (plain,) = methods([read_entry(kept(tmp_path, replace(usual, seed=3), [0.1, 0.1]))])
+    # on a CPU, `auto` is float32
+    assert len(methods([*method.entries, *plain.entries])) == 2
+
+
+def test_what_lies_beside_a_result_file_is_on_the_page(runs, tmp_path):
+    for name, kept_as in (("result", "kept"), ("forgetting", "kept.forgetting")):
+        shutil.copy(runs["transformer"] / f"{name}.json", tmp_path / f"{kept_as}.json")
+    assert read_entry(tmp_path / "kept.json").forgetting is not None
 
 
 def test_a_method_looks_alike_whatever_it_is_asked(runs):

@@ -49,6 +49,21 @@ def test_a_line_has_the_mean_and_std_over_seeds_and_the_distance_in_their_std():
     assert our_cell(Line(row, results[:1]), "meta_test") == "12.00 +- 1.00"
 
 
+def test_other_data_are_no_nearer_or_further():
+    rows = rows_of("table1", Scale(instead=(("casia", "kanji"),)))
+    (row,) = [row for row in rows if (row.column, row.name) == ("casia", "oml")]
+    found = facts(Line(row, (made(row, 0, [0.2]),)))
+    assert (found["difference"], found["in_their_std"]) == (None, None)
+    assert (found["test_mean"], found["paper_test_mean"]) == (20.0, 3.2)
+
+
+def test_tables_are_named_after_what_was_asked_for():
+    assert make_plan("table2", ["sine"], tiny=True).name == "table2-tiny-sine"
+    assert make_plan("table2", ["sine"], seeds=3, tiny=True).name == "table2-tiny-sine-seeds=3"
+    with pytest.raises(ValueError, match="no such row; of sine there are: offline, oml, transf"):
+        make_plan("table2", ["sine", "pn"])
+
+
 def test_errors_that_are_no_classes_are_not_percent():
     row = row_of("table2", "sine", "transformer")
     assert facts(Line(row, (made(row, 0, [0.0035]),)))["test_mean"] == 0.0035
@@ -140,15 +155,16 @@ def test_a_table_is_written_from_finished_runs(tmp_path):
         row = replace(plan.rows[0], config=job.config)
         write_json(job.path / "result.json", made(row, job.config.seed, [error]))
     text = write_table(plan, tmp_path, "cpu")
-    assert "oml (20 tasks) | 2 | 4.00 +- 1.41 | 3.2 +- 0.1 | +0.80 | +8.0" in text
-    assert (tmp_path / "cost-kanji-oml-precision=bf16.md").read_text() == text
+    assert "oml (20 tasks) | 2 | 4.00 +- 1.41 | 3.2 +- 0.1 | 0.00 +- 0.00 |" in text
+    assert (tmp_path / "cost-kanji-oml-precision=bf16-seeds=2.md").read_text() == text
     twenty, hundred = json.loads((tmp_path / f"{plan.name}.json").read_text())["rows"]
     assert hundred["test_mean"] == pytest.approx(7.0)
     assert (twenty["parameters_m"], twenty["paper_parameters_m"]) == (1.5, 1.5)
     assert twenty["paper_episodes_per_s"] == COST[20]["oml"].episodes_per_s
     with open(tmp_path / f"{plan.name}.csv") as file:
         (first, _) = csv.DictReader(file)
-    assert float(first["in_their_std"]) == pytest.approx(8.0)
+    assert float(first["paper_test_std"]) == 0.1
+    assert (first["difference"], first["in_their_std"]) == ("", "")
     assert first["verdict"] == "other data: not comparable"
     assert first["benchmark"] == "casia (kanji in its place)"
 
@@ -311,6 +327,16 @@ def test_small_runs_are_timed_by_a_few_steps(tmp_path):
     large = list(dry_run(make_plan("scaling", ["sine"]), tmp_path, CPU))
     assert large[0] == "sine-transformer_s-100x5-q5-paper-seed0  not measured"
     assert "14 min (one H200, bf16)" in large[2]
+    assert large[4] == "4 run(s), 14 min on one H200 to go, one after the other, and 3 not measured"
+    # nor on a card where somebody asked for a CPU
+    plan = make_plan("table2", ["sine", "transformer"])
+    (line, total) = dry_run(plan, tmp_path, CPU, may_be_on_card=False)
+    assert line == "sine-transformer-100x5-q5-paper-seed0  not measured"
+    # what takes its time here is not added to it
+    mixed = make_plan("table2", ["sine", "transformer", "offline"])
+    *_, total = dry_run(mixed, tmp_path, CPU)
+    assert total.startswith("2 run(s), 14 min on one H200 and ")
+    assert total.endswith(" here to go, one after the other")
     # nor is the time of one encoder taken for that of another
     resnet = make_plan("resnet", ["transformer"], stand_in="glyphs")
     said = list(dry_run(resnet, tmp_path, CPU))

@@ -28,7 +28,8 @@ from onepass.files import check_target, write_json
 from onepass.recipes import make_config
 from onepass.registry import LEARNERS
 from onepass.run import commit, now
-from onepass.speed import REPEATS, measure
+from onepass.speed import REPEATS, check_room, measure
+from onepass.tables import digits
 from onepass.timing import card_name, ceilings
 
 # episodes/s of the published code on one H200 with a fixed batch on the card; drawing its episodes,
@@ -109,6 +110,8 @@ def bench(
     where = pick_device(device)
     data = "omniglot" if omniglot_is_there() else STAND_IN
     planned = plan(learners, tasks, settings, where.type == "cuda", data)
+    for _, config, _ in planned:
+        check_room(config, steps)
     if data == "omniglot":
         open_store("omniglot")
     top = in_own_process({"device": str(where)})
@@ -133,7 +136,7 @@ def bench(
 
 
 def _in_short(row: Row) -> str:
-    return f"failed, {row.failed}" if row.failed else f"{row.episodes_per_s:,.1f} episodes/s"
+    return f"failed, {row.failed}" if row.failed else f"{digits(row.episodes_per_s)} episodes/s"
 
 
 def plan(
@@ -144,6 +147,8 @@ def plan(
     data: str,
 ) -> list[tuple[str, Config, float | None]]:
     """Each row's learner and config, and the published figure where the work is the same."""
+    if asked := [text for text in settings if text.partition("=")[0] == "tasks"]:
+        raise ValueError(f"{asked[0]}: how many tasks a row has is said by --tasks")
     rows = []
     for name in learners or dict.fromkeys(name for name, _ in PUBLISHED):
         # an unknown name is told at once, not after the others were measured

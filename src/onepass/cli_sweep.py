@@ -77,7 +77,7 @@ def reproduce(
     given = [*([f"steps={steps}"] if steps else []), *(settings or [])]
     plan = make_plan(what, only or [], seeds, given, tiny, stand_in)
     if dry_run:
-        for line in listed(plan, out, pick_device(device)):
+        for line in listed(plan, out, pick_device(device), may_be_on_card=device != "cpu"):
             print(line, flush=True)
         return
     for reason in plan.absent.values():

@@ -72,11 +72,11 @@ class Config:
 
     def guided(self, step: int) -> bool:
         """Whether attention is guided in this step (counted from 0)."""
-        steps = self._stage if self.guidance_steps is None else self.guidance_steps
+        steps = self.stage if self.guidance_steps is None else self.guidance_steps
         return self.guidance > 0 and step < steps
 
     def objective_at(self, step: int) -> Objective:
-        steps = self._stage if self.objective_steps == "guided" else self.objective_steps
+        steps = self.stage if self.objective_steps == "guided" else self.objective_steps
         steps = self.steps if steps is None else steps
         return self.objective if step < steps else "final"
 
@@ -87,10 +87,10 @@ class Config:
         return "bf16" if kind == "cuda" else "float32"
 
     def rate_at(self, step: int) -> float:
-        return self.rate * 0.5 ** (step // (self.halve_every or self._stage))
+        return self.rate * 0.5 ** (step // (self.halve_every or self.stage))
 
     @property
-    def _stage(self) -> int:
+    def stage(self) -> int:
         """A short run goes through the stages of a long one: guided attention diverges when it is
         let go at the full rate."""
         return min(-(-self.steps // 5), 10_000)

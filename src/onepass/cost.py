@@ -16,11 +16,11 @@ from onepass.config import build, override
 from onepass.devices import pick_device
 from onepass.files import check_target, write_json
 from onepass.learner import Learner
-from onepass.plots import growth, in_bytes, save_figure
+from onepass.plots import check_picture, growth, in_bytes, save_figure
 from onepass.progress import progress
 from onepass.recipes import make_config
 from onepass.registry import LEARNERS
-from onepass.run import environment, load_run
+from onepass.run import Run, environment, load_run
 from onepass.timing import card_name, seconds_each
 from onepass.tree import state_bytes
 
@@ -64,6 +64,7 @@ def cost(
         raise ValueError("cost needs the folder of a run, or the name of a learner")
     for target in filter(None, (json_file, out)):
         check_target(target)
+    check_picture(out)
     where = pick_device(device)
     facts = environment()
     about = {key: facts[key] for key in ("torch", "threads", "date", "commit")}
@@ -82,7 +83,7 @@ def cost(
 
 def fresh_or_trained(name: str, settings: Sequence[str]) -> tuple[Learner, tuple[int, ...]]:
     """A run's trained learner, or a new one for Omniglot's images; and the shape of an x."""
-    if Path(name).is_dir():
+    if Run(Path(name)).has("config.json") or (Path(name).is_dir() and name not in LEARNERS):
         if settings:
             raise ValueError(f"{name} is a run and has its settings; {settings[0]} is for a name")
         _, benchmark, learner = load_run(name)
@@ -162,6 +163,7 @@ def _picture(rows: Sequence[Cost]) -> Figure:
             spread = [figures.get(f"{key}{end}", figures[key]) for end in ("", "_low", "_high")]
             lines.setdefault(row.learner, []).append([row.examples, *spread])
         growth(axis, lines, label, in_bytes if key == "state_bytes" else "{:g}".format)
-    axes[0].legend(frameon=False, fontsize=8)
+    handles, names = axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, frameon=False, fontsize=8, loc="outside lower center", ncols=6)
     figure.suptitle(f"What the next example costs after n others ({rows[0].card})")
     return figure

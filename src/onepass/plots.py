@@ -19,14 +19,21 @@ from onepass.files import write_bytes
 
 RIGHT, WRONG, INK, LINE = "#2b8a3e", "#c92a2a", "#343a40", "#1c7ed6"
 STYLES = ("--", ":", "-")
+KINDS = (".png", ".pdf", ".svg")
 NUMBERED_UP_TO = 8  # tasks, whose cells have room for their numbers
 # neither end is lost on a white page or on a dark one
 CURVES, HEAT = colormaps["viridis"], colormaps["YlOrRd"]
 
 
+def check_picture(path: Path) -> None:
+    if path.suffix not in KINDS:
+        raise ValueError(f"{path}: a picture's name ends in {', '.join(KINDS)}")
+
+
 def save_figure(figure: Figure, path: Path) -> None:
+    check_picture(path)
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=130)
+    figure.savefig(content, format=path.suffix[1:], dpi=130)
     write_bytes(path, content.getvalue())
 
 

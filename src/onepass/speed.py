@@ -83,13 +83,7 @@ def time_steps(
     tell: Tell,
 ) -> Timed:
     """The same steps that training takes, in repeats of `count`."""
-    first = first_of_last_phase(config)
-    room = (config.steps - first - WARM_UP - TRIAL) // (REPEATS + 1)
-    if room < (count or 1):
-        raise ValueError(
-            f"{count or 1} step(s) a repeat are too many where steps={config.steps}, of which "
-            f"{first} are of an earlier phase"
-        )
+    first, room = first_of_last_phase(config), check_room(config, count)
     started = time.perf_counter()
     learner = placed(learner, device).train()
     optimiser = make_optimiser(config, trainable(learner), device)
@@ -113,6 +107,18 @@ def time_steps(
         peak, reserved = peak_bytes(device)
         kernels = profiled(take, min(count, 10), device) if profile else []
     return Timed(each, count, warm_up, peak, reserved, kernels)
+
+
+def check_room(config: Config, count: int | None) -> int:
+    """How many steps of the phase that lasts there are for each repeat."""
+    first = first_of_last_phase(config)
+    room = (config.steps - first - WARM_UP - TRIAL) // (REPEATS + 1)
+    if room < (count or 1):
+        raise ValueError(
+            f"{count or 1} step(s) a repeat are too many where steps={config.steps}, of which "
+            f"{first} are of an earlier phase"
+        )
+    return room
 
 
 def first_of_last_phase(config: Config) -> int:

@@ -93,6 +93,12 @@ def print_bench(rows: "list[Row]") -> None:
             print(f"{figures}{kernel['calls_per_step']:>8.1f} x  {kernel['name'][:90]}")
 
 
+def digits(value: float | None) -> str:
+    """One after the point, and of small numbers the first three."""
+    assert value is not None
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
+
+
 def _bench_cells(row: "Row") -> list[str]:
     if row.failed:
         return [row.learner, str(row.tasks), str(row.batch), "failed", *["-"] * 7]
@@ -101,7 +107,7 @@ def _bench_cells(row: "Row") -> list[str]:
         row.learner,
         str(row.tasks),
         str(row.batch),
-        f"{row.episodes_per_s:,.1f}",
+        digits(row.episodes_per_s),
         f"{row.ms_per_step:,.2f} {spread}",
         f"{row.peak_gb:.2f} ({row.reserved_gb:.2f})",
         f"{row.published_episodes_per_s:,g}" if row.published_episodes_per_s else "-",

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
@@ -129,7 +130,8 @@ def meta_train(
         contextlib.closing(steps(config, done, benchmark, learner, optimiser, tell)) as coming,
     ):
         earlier, started = seconds_so_far(run), time.monotonic()
-        saved = started
+        # the first line of the log comes with a checkpoint, so that little is ever lost
+        saved = started if done else -math.inf
         learner.train()
         pending: list[Tensor] = []
 

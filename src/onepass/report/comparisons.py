@@ -54,7 +54,9 @@ def _draw_learning(axis: Axes, method: Method) -> list[float]:
         errors = [entry.scale * point.error for point in entry.training]
         # named once, however many seeds there are
         label = "" if last else _short(method.label)
-        axis.plot(steps, errors, color=colour, linestyle=dash, label=label)
+        # a single point is no line
+        alone = mark if len(steps) == 1 else ""
+        axis.plot(steps, errors, color=colour, linestyle=dash, marker=alone, label=label)
         held = [entry.scale * point.error for point in entry.validation]
         axis.plot([point.step for point in entry.validation], held, color=colour, alpha=0.5)
         values, last = values + errors, max([last, *steps])

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +13,8 @@ from pydantic.dataclasses import dataclass as validated
 from onepass.config import Config, first_problem, from_json, to_json
 from onepass.describe import asks_for_classes, describe
 from onepass.forgetting import Forgetting
-from onepass.reproduce.kept import BESIDE, result_files
+from onepass.reproduce.kept import BESIDE, FORGETTING, result_files
+from onepass.reproduce.rows import said_today
 from onepass.run import Run
 
 LENIENT = ConfigDict(extra="ignore")
@@ -120,7 +122,9 @@ def read_entry(path: Path) -> Entry:
     if result.meta_test.error is None:
         notes.append("there is no score: its training goes on, or its result is damaged")
     metrics = run.read_metrics() if path.is_dir() else []
-    lost = _read(run, "forgetting.json", []) if path.is_dir() else None
+    # of a result file, as the ledger keeps it
+    beside = "forgetting.json" if path.is_dir() else path.name.removesuffix(".json") + FORGETTING
+    lost = _read(run, beside, [])
     environment = raw.get("environment")
     parameters, state_bytes = _sizes(config, result, notes)
     return Entry(
@@ -151,18 +155,30 @@ def labels(entries: list[Entry]) -> list[str]:
 
 
 def _told_apart(entry: Entry, entries: list[Entry]) -> str:
-    name, own = entry.config.learner.name, settings_of(entry.config)
+    name, own = entry.config.learner.name, deciding(entry)
     named = [other for other in entries if other.config.learner.name == name]
     parts = [name]
     if len({other.asked for other in named}) > 1:
         parts.append(entry.asked)
-    rivals = [settings_of(other.config) for other in named if other.question == entry.question]
+    rivals = [deciding(other) for other in named if other.question == entry.question]
     parts += [
         f"{key.rpartition('.')[2]} {value}"
         for key, value in own.items()
-        if key not in PROCEDURE and any(other.get(key, value) != value for other in rivals)
+        if any(other.get(key, value) != value for other in rivals)
     ]
     return ", ".join(parts)
+
+
+def deciding(entry: Entry) -> dict[str, Any]:
+    """Every setting that changes what a run comes to, as it would be typed today."""
+    config, device = entry.config, entry.result.device
+    # a recipe or a benchmark of one's own may not be here
+    with suppress(ValueError, OSError):
+        config = said_today(config)
+    if device:
+        kind = "cpu" if device == "cpu" else "cuda"
+        config = replace(config, precision=config.precision_on(kind))
+    return {key: value for key, value in settings_of(config).items() if key not in PROCEDURE}
 
 
 def settings_of(config: Config) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from onepass.config import to_json
 from onepass.forgetting import Forgetting, together
-from onepass.report.entries import PROCEDURE, Entry, labels, settings_of
+from onepass.report.entries import Entry, deciding, labels
 from onepass.statistics import Difference, Result, Spread, over_seeds, paired
 
 REFERENCE = "transformer"  # what others are held against, where it is there
@@ -54,8 +54,7 @@ def methods(entries: Sequence[Entry]) -> list[Method]:
     groups: dict[tuple[str, int], list[Entry]] = {}
     seen: Counter[tuple[str, int]] = Counter()
     for entry in entries:
-        said = {k: v for k, v in settings_of(entry.config).items() if k not in (*PROCEDURE, "seed")}
-        key = json.dumps(said, sort_keys=True)
+        key = json.dumps(deciding(entry) | {"seed": None}, sort_keys=True)
         # a run that was given twice is not two seeds
         copy = seen[key, entry.config.seed]
         seen[key, entry.config.seed] += 1

@@ -103,7 +103,8 @@ def facts(line: Line) -> dict[str, Any]:
         found[f"paper_{split}_mean"] = published.mean if published else None
         found[f"paper_{split}_std"] = published.std if published else None
     found["difference"] = found["in_their_std"] = None
-    if test and row.test:
+    # other data are no nearer or further
+    if test and row.test and not row.is_stand_in:
         gap = test.mean - row.test.mean
         # a spread that is printed as 0.0 measures nothing
         found |= {"difference": gap, "in_their_std": gap / row.test.std if row.test.std else None}

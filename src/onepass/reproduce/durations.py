@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from pydantic import TypeAdapter
@@ -30,25 +31,36 @@ ENOUGH_STEPS = 100  # for some of each phase to be timed
 OFFLINE_UPDATES = 20
 
 
-def expected_seconds(
-    job: Job, others: Sequence[Job], device: torch.device
-) -> tuple[float | None, str]:
-    """What is left of a run that is not finished; and what that was measured on."""
+class Expected(NamedTuple):
+    """What is left of a run that is not finished, and what that was measured on."""
+
+    seconds: float | None
+    where: str
+    on_card: bool = False  # of somebody else
+
+
+def expected(
+    job: Job, others: Sequence[Job], device: torch.device, may_be_on_card: bool
+) -> Expected:
+    """On this device; where it has no card and may, on the card that was measured."""
     config = job.config
     if (done := steps_done(job)) and (speed := _speed(job)):
-        return (config.steps - done) * speed, f" (goes on from step {done:,})"
+        return Expected((config.steps - done) * speed, f" (goes on from step {done:,})")
     wanted = essence(config)
     for other in others:
         if other.is_finished and essence(other.config) == wanted:
             result = Run(other.path).read("result.json")
             each = result["seconds"] / (result["steps"] or config.steps)
-            return config.steps * each, f" ({result['device']}, measured by {other.path.name})"
-    if config.recipe == "paper" and config.learner.name in CARD and not _resized(config):
-        return config.steps * card_seconds(config), " (one H200, bf16)"
+            where = f" ({result['device']}, measured by {other.path.name})"
+            return Expected(config.steps * each, where)
+    is_timed = config.learner.name in CARD and not _resized(config)
+    if config.recipe == "paper" and is_timed and may_be_on_card:
+        seconds = config.steps * card_seconds(config)
+        return Expected(seconds, " (one H200, bf16)", device.type == "cpu")
     if config.recipe == "paper" and device.type == "cpu" and config.learner.name != "offline":
         # a step of the published size takes minutes here
-        return None, ""
-    return measured(config, device), f" ({device.type}, from a few steps just now)"
+        return Expected(None, "")
+    return Expected(measured(config, device), f" ({device.type}, from a few steps just now)")
 
 
 def card_seconds(config: Config) -> float:

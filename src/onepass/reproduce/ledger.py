@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from onepass.config import from_json
 from onepass.files import write_bytes
 from onepass.reproduce.comparison import (
     RULE,
@@ -51,9 +52,10 @@ beginning* is that of a full run, at its full rate. Learning curves are in the f
 in the [log](log.md).
 """
 COST = """
-GB in use and episodes/s of meta-training are what `onepass bench` measured alone on the card, the
-newest of `results/bench`. Learners that it did not time have those of their run, which may have
-shared the card.
+GB in use and episodes/s of meta-training are what `onepass bench` measured alone on the card with
+Omniglot's images, which lie there ready (`kanji` draws its own meanwhile), the newest of
+`results/bench`; GB of commits before a2be234d are upper bounds ([log](log.md)). Learners that it
+did not time have those of their run, which may have shared the card.
 """
 BEYOND = """
 Runs that the paper has not: what is changed is named, and the plain run stands beside it.
@@ -146,7 +148,7 @@ def _sorted_in(
                     is_news = is_news or is_new
                 elif is_new:
                     short.append(kept)
-                placed.update(names)
+            placed.update(files)
         # costs are shown nowhere else
         if is_news or (table == "cost" and lines):
             full[table] = lines
@@ -154,9 +156,18 @@ def _sorted_in(
 
 
 def _by_length(results: dict[str, Result], names: list[str]) -> list[list[str]]:
-    """Seeds of one length together, the longest first."""
-    lengths = sorted({results[name]["steps"] for name in names}, reverse=True)
-    return [[name for name in names if results[name]["steps"] == steps] for steps in lengths]
+    """Seeds of one length and one schedule together, the longest first; of one seed, the newest."""
+    groups: dict[tuple[int, bool], dict[int, str]] = {}
+    for name in sorted(names, key=lambda name: results[name]["date"]):
+        result = results[name]
+        groups.setdefault((result["steps"], _has_all_stages(result)), {})[result["seed"]] = name
+    return [sorted(groups[key].values()) for key in sorted(groups, reverse=True)]
+
+
+def _has_all_stages(result: Result) -> bool:
+    """Whether it goes through what a full run goes through, in whatever time."""
+    config = from_json(result["config"])
+    return config.halve_every in (None, config.stage)
 
 
 def _table(found: list[Kept], reasons: dict[str, str], link: str) -> str:
@@ -167,8 +178,7 @@ def _table(found: list[Kept], reasons: dict[str, str], link: str) -> str:
         "seeds": lambda line: str(len(line.results)),
         "meta-test": lambda line: our_cell(line, "meta_test"),
         "paper": lambda line: paper_cell(line, line.row.test),
-        # other data are no nearer or further
-        "in their std": lambda line: "-" if line.row.is_stand_in else in_their_std(line),
+        "in their std": in_their_std,
         "meta-train": lambda line: our_cell(line, "meta_train"),
         "paper, meta-train": lambda line: paper_cell(line, line.row.train),
         **cost_columns(lines),
@@ -191,8 +201,7 @@ def _short_table(found: list[Kept], reasons: dict[str, str], link: str) -> str:
     for table, line, names in found:
         row = line.row
         start = [row.benchmark, str(row.config.tasks), row.name, f"{line.steps:,}"]
-        # the seeds of a row are alike
-        is_whole = line.results[0]["config"]["halve_every"] is None
+        is_whole = _has_all_stages(line.results[0])
         start += ["all stages" if is_whole else "the beginning", str(len(names))]
         scores = [our_cell(line, "meta_test"), paper_cell(line, row.test)]
         reason = reasons.get(row_key(table, row), "")

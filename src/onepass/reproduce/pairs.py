@@ -65,10 +65,11 @@ def same_episodes(lines: Sequence[Line]) -> str:
     if not (compared := pairs(list(once.values()))):
         return ""
     told = {(pair["benchmark"], pair[name]) for pair in compared for name in ("learner", "against")}
-    alone: dict[str, list[str]] = {}
+    # in order, and once each however many numbers of tasks it was asked
+    alone: dict[str, dict[str, None]] = {}
     for row in (line.row for line in once.values()):
         if (row.benchmark, row.name) not in told:
-            alone.setdefault(row.benchmark, []).append(row.name)
+            alone.setdefault(row.benchmark, {})[row.name] = None
     said = "; ".join(f"{benchmark}: {', '.join(names)}" for benchmark, names in alone.items())
     end = f"\nNo episodes in common with another: {said}.\n" if said else ""
     return f"\n## On the same episodes\n{PAIRED}\n{pairs_table(compared)}{end}"

@@ -12,7 +12,7 @@ from onepass.data import what_is_missing
 from onepass.fast import first_line
 from onepass.registry import BENCHMARKS
 from onepass.reproduce.comparison import Line
-from onepass.reproduce.durations import expected_seconds, in_words
+from onepass.reproduce.durations import Expected, expected, in_words
 from onepass.reproduce.rows import Row, Scale, rows_of
 from onepass.run import Run
 from onepass.sweep import Job, jobs_of
@@ -71,6 +71,7 @@ def make_plan(
     if "casia" in absent:
         absent["casia"] += "; --stand-in kanji runs its rows on other characters, labelled so"
     parts = [table, "tiny" if tiny else "", stand_in or "", *only, *settings]
+    parts += [f"seeds={seeds}"] if seeds > 1 else []
     name = file_name([part for part in parts if part])
     there = [row for row in rows if row.config.benchmark.name not in absent]
     return Plan(table, name, there, absent, seeds, list(settings))
@@ -95,24 +96,37 @@ def chosen(rows: list[Row], only: Sequence[str]) -> list[Row]:
             )
     wanted = [word for word in only if word in columns] or columns
     by = [word for word in only if word in learners] or learners
-    return [row for row in rows if row.column in wanted and row.config.learner.name in by]
+    found = [row for row in rows if row.column in wanted and row.config.learner.name in by]
+    if not found:
+        there = [row.config.learner.name for row in rows if row.column in wanted]
+        raise ValueError(
+            f"--only {' --only '.join(only)}: there is no such row; of {', '.join(wanted)} there "
+            f"are: {', '.join(dict.fromkeys(there))}"
+        )
+    return found
 
 
-def dry_run(plan: Plan, out: Path, device: torch.device) -> Iterator[str]:
+def dry_run(
+    plan: Plan, out: Path, device: torch.device, may_be_on_card: bool = True
+) -> Iterator[str]:
     """Every run, and how long it will take; a few steps are taken where nobody ever measured."""
     jobs = jobs_of(plan.configs, out)
-    total, unknown = 0.0, 0
+    here, on_card, unknown = 0.0, 0.0, 0
     for job in jobs:
         if job.is_finished:
             yield f"{job.path.name}  finished"
             continue
         try:
-            seconds, where = expected_seconds(job, jobs, device)
+            found = expected(job, jobs, device, may_be_on_card)
         except (ValueError, OSError, RuntimeError, ArithmeticError) as error:
             # what cannot be timed is said here, and the others are still listed
-            seconds, where = None, f": {first_line(error)}"
-        total, unknown = total + (seconds or 0.0), unknown + (seconds is None)
-        yield f"{job.path.name}  {in_words(seconds)}{where}"
+            found = Expected(None, f": {first_line(error)}")
+        here += 0.0 if found.on_card else found.seconds or 0.0
+        on_card += (found.seconds or 0.0) if found.on_card else 0.0
+        unknown += found.seconds is None
+        yield f"{job.path.name}  {in_words(found.seconds)}{found.where}"
+    times = [f"{in_words(on_card)} on one H200"] if on_card else []
+    times += [in_words(here) + (" here" if times else "")] if here or not times else []
     beside = f", and {unknown} not measured" if unknown else ""
-    yield f"{len(jobs)} run(s), {in_words(total)} to go, one after the other{beside}"
+    yield f"{len(jobs)} run(s), {' and '.join(times)} to go, one after the other{beside}"
     yield from (f"left out: {reason}" for reason in plan.absent.values())

@@ -224,12 +224,20 @@ def essence(config: Config) -> str:
 
 
 def recorded(result: Result) -> Config:
-    """The config of a result, as it would be said today.
+    """The config of a result, as it would be said today."""
+    config = said_today(from_json(result["config"]))
+    usual = make_config(config.recipe, config.benchmark.name, config.learner.name)
+    # a stage of a full run in figures, and as recipes have it
+    same = {
+        key: getattr(usual, key)
+        for key in ("halve_every", "guidance_steps", "objective_steps")
+        if getattr(config, key) == STAGE
+    }
+    return replace(config, **same)
 
-    An option that there was not when it ran is as its recipe has it, and one that is gone is
-    dropped.
-    """
-    config = from_json(result["config"])
+
+def said_today(config: Config) -> Config:
+    """Options newer than it are as its recipe has them, and those that are gone are dropped."""
     usual = make_config(config.recipe, config.benchmark.name, config.learner.name)
 
     def renewed(old: Component, new: Component, takes: Collection[str]) -> Component:
@@ -243,15 +251,8 @@ def recorded(result: Result) -> Config:
 
     name = config.learner.name
     takes = config.learner.options if name == "offline" else LEARNERS.options(name)
-    # a stage of a full run in figures, and as recipes have it
-    same = {
-        key: getattr(usual, key)
-        for key in ("halve_every", "guidance_steps", "objective_steps")
-        if getattr(config, key) == STAGE
-    }
     return replace(
         config,
-        **same,
         benchmark=renewed(
             config.benchmark, usual.benchmark, BENCHMARKS.options(config.benchmark.name)
         ),
