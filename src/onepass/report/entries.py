@@ -1,6 +1,7 @@
 """What a page can say about a run, from whatever files it has; the rest is noted, not fatal."""
 
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-from onepass.config import Config, first_problem, from_json, to_json
+from onepass.config import Config, first_problem, from_json, resolved, to_json
 from onepass.describe import asks_for_classes, describe
 from onepass.forgetting import Forgetting
 from onepass.reproduce.kept import BESIDE, FORGETTING, result_files
@@ -148,7 +149,8 @@ def labels(entries: list[Entry]) -> list[str]:
     if max(len(name) for name in names) > LONGEST_LABEL:
         names = []
     places = [entry.path.stem if entry.path.is_file() else entry.path.name for entry in entries]
-    for choice in (names, places):
+    seedless = [re.sub(r"-seed\d+$", "", place) for place in places]
+    for choice in (names, seedless, places):
         if len(set(choice)) == len(entries):
             return choice
     return [str(entry.path) for entry in entries]
@@ -174,7 +176,7 @@ def deciding(entry: Entry) -> dict[str, Any]:
     config, device = entry.config, entry.result.device
     # a recipe or a benchmark of one's own may not be here
     with suppress(ValueError, OSError):
-        config = said_today(config)
+        config = resolved(said_today(config))
     if device:
         kind = "cpu" if device == "cpu" else "cuda"
         config = replace(config, precision=config.precision_on(kind))

@@ -226,14 +226,8 @@ def essence(config: Config) -> str:
 def recorded(result: Result) -> Config:
     """The config of a result, as it would be said today."""
     config = said_today(from_json(result["config"]))
-    usual = make_config(config.recipe, config.benchmark.name, config.learner.name)
-    # a stage of a full run in figures, and as recipes have it
-    same = {
-        key: getattr(usual, key)
-        for key in ("halve_every", "guidance_steps", "objective_steps")
-        if getattr(config, key) == STAGE
-    }
-    return replace(config, **same)
+    # the beginning of a full run, too
+    return replace(config, **_stages(config, STAGE))
 
 
 def said_today(config: Config) -> Config:
@@ -253,11 +247,19 @@ def said_today(config: Config) -> Config:
     takes = config.learner.options if name == "offline" else LEARNERS.options(name)
     return replace(
         config,
+        **_stages(config, config.stage),
         benchmark=renewed(
             config.benchmark, usual.benchmark, BENCHMARKS.options(config.benchmark.name)
         ),
         learner=renewed(config.learner, usual.learner, takes),
     )
+
+
+def _stages(config: Config, length: int) -> dict[str, Any]:
+    """A stage of so many steps, said in figures, as its recipe says it."""
+    usual = make_config(config.recipe, config.benchmark.name, config.learner.name)
+    keys = ("halve_every", "guidance_steps", "objective_steps")
+    return {key: getattr(usual, key) for key in keys if getattr(config, key) == length}
 
 
 def departures(config: Config) -> list[str]:
