@@ -111,7 +111,7 @@ def dry_run(
 ) -> Iterator[str]:
     """Every run, and how long it will take; a few steps are taken where nobody ever measured."""
     jobs = jobs_of(plan.configs, out)
-    here, on_card, unknown = 0.0, 0.0, 0
+    left: list[Expected] = []
     for job in jobs:
         if job.is_finished:
             yield f"{job.path.name}  finished"
@@ -121,10 +121,11 @@ def dry_run(
         except (ValueError, OSError, RuntimeError, ArithmeticError) as error:
             # what cannot be timed is said here, and the others are still listed
             found = Expected(None, f": {first_line(error)}")
-        here += 0.0 if found.on_card else found.seconds or 0.0
-        on_card += (found.seconds or 0.0) if found.on_card else 0.0
-        unknown += found.seconds is None
+        left.append(found)
         yield f"{job.path.name}  {in_words(found.seconds)}{found.where}"
+    here = sum(each.seconds or 0.0 for each in left if not each.on_card)
+    on_card = sum(each.seconds or 0.0 for each in left if each.on_card)
+    unknown = sum(each.seconds is None for each in left)
     times = [f"{in_words(on_card)} on one H200"] if on_card else []
     times += [in_words(here) + (" here" if times else "")] if here or not times else []
     beside = f", and {unknown} not measured" if unknown else ""

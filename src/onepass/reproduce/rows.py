@@ -225,13 +225,15 @@ def essence(config: Config) -> str:
 
 def recorded(result: Result) -> Config:
     """The config of a result, as it would be said today."""
-    config = said_today(from_json(result["config"]))
     # the beginning of a full run, too
-    return replace(config, **_stages(config, STAGE))
+    return said_today(from_json(result["config"]), STAGE)
 
 
-def said_today(config: Config) -> Config:
-    """Options newer than it are as its recipe has them, and those that are gone are dropped."""
+def said_today(config: Config, *stages: int) -> Config:
+    """Options newer than it, and stages of its own length or of these, are as its recipe has them.
+
+    Options that are gone are dropped.
+    """
     usual = make_config(config.recipe, config.benchmark.name, config.learner.name)
 
     def renewed(old: Component, new: Component, takes: Collection[str]) -> Component:
@@ -245,21 +247,19 @@ def said_today(config: Config) -> Config:
 
     name = config.learner.name
     takes = config.learner.options if name == "offline" else LEARNERS.options(name)
+    same = {
+        key: getattr(usual, key)
+        for key in ("halve_every", "guidance_steps", "objective_steps")
+        if getattr(config, key) in (config.stage, *stages)
+    }
     return replace(
         config,
-        **_stages(config, config.stage),
+        **same,
         benchmark=renewed(
             config.benchmark, usual.benchmark, BENCHMARKS.options(config.benchmark.name)
         ),
         learner=renewed(config.learner, usual.learner, takes),
     )
-
-
-def _stages(config: Config, length: int) -> dict[str, Any]:
-    """A stage of so many steps, said in figures, as its recipe says it."""
-    usual = make_config(config.recipe, config.benchmark.name, config.learner.name)
-    keys = ("halve_every", "guidance_steps", "objective_steps")
-    return {key: getattr(usual, key) for key in keys if getattr(config, key) == length}
 
 
 def departures(config: Config) -> list[str]:
